@@ -1,0 +1,240 @@
+"""An assay: one suite's campaign against one implementation, and what its tests read off it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import pytest
+
+from kvassay.harness.campaign import (
+    CHECK,
+    ERROR,
+    SEARCH,
+    Budget,
+    Campaign,
+    Finding,
+    Geometry,
+    load_known,
+)
+from kvassay.harness.contract import CacheManager, ContractError
+from kvassay.harness.deviations import Deviation, deviations_of
+from kvassay.harness.drawing import operation as drawn_operation
+from kvassay.harness.explain import Told, explain
+from kvassay.harness.health import Health
+from kvassay.harness.invariants import LAW, of_suite
+from kvassay.harness.registry import Registration, Unavailable
+from kvassay.harness.scenario import BadScenario, to_json
+from kvassay.harness.session import without_inspection
+from kvassay.harness.showing import declared_values
+from kvassay.harness.stale import stale_declarations
+from kvassay.harness.verdict import Status, Verdict, judge
+
+
+class AssayError(Exception):
+    """The implementation cannot be assayed at all; says why."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the command line asks for."""
+
+    budget: Budget = CHECK
+    geometry: Geometry = Geometry()
+    inspection: bool = True
+    strict_deviations: bool = False
+    counterexamples: Path = Path("results/counterexamples")
+
+    @classmethod
+    def from_options(cls, config: pytest.Config) -> Plan:
+        """Read the options, with their defaults by mode."""
+        option = config.getoption
+        base = SEARCH if option("assay_mode") == "search" else CHECK
+        budget = Budget(
+            examples=option("examples") or base.examples,
+            derandomized=base.derandomized,
+            seconds=option("seconds") or base.seconds,
+        )
+        return cls(
+            budget=budget,
+            geometry=Geometry(option("num_blocks"), option("block_size")),
+            inspection=not option("no_inspection"),
+            strict_deviations=option("strict_deviations"),
+            counterexamples=Path(option("counterexamples") or "results/counterexamples"),
+        )
+
+
+class Assay:
+    """Runs the campaign when built; the tests of the suite then ask for verdicts."""
+
+    def __init__(self, registration: Registration, suite: str, plan: Plan) -> None:
+        if registration.kind is not CacheManager:
+            raise AssayError(
+                f"{registration.name} is a {registration.kind.__name__}; "
+                "these suites assay a CacheManager"
+            )
+        if not plan.inspection:
+            registration = _blinded(registration)
+        self.registration = registration
+        self.suite = suite
+        self.plan = plan
+        self._news: list[dict[str, Any]] = []
+        try:
+            self.deviations = deviations_of(registration)
+            known = load_known([corpus_folder()])
+            known += load_known([plan.counterexamples], f"{registration.name}-*.json")
+            campaign = Campaign(registration, suite, plan.budget, plan.geometry, known)
+            self.outcome = campaign.run()
+        except (Unavailable, ContractError, BadScenario) as error:
+            raise AssayError(str(error)) from error
+        self._save()
+        self._tell_run()
+
+    # ---------------------------------------------------------------------------------- verdicts
+
+    def require(self, invariant: str) -> None:
+        """Pass, or end the test with what the campaign says about the invariant."""
+        verdict = self._judge(invariant)
+        self._news.append({"verdict": verdict.as_dict()})
+        self._end(verdict)
+
+    def _judge(self, invariant: str) -> Verdict:
+        declaration = self.registration.declaration
+        return judge(
+            self.registration.name, declaration, LAW[invariant], self.outcome, self.deviations
+        )
+
+    def require_nothing_else(self) -> None:
+        """No invariant of another suite was broken on the way, and nothing crashed."""
+        own = {entry.id for entry in of_suite(self.suite)}
+        others = [f for name, f in self.outcome.findings.items() if name in LAW and name not in own]
+        undocumented = []
+        for finding in others:
+            verdict = self._judge(finding.invariant)
+            self._news.append({"verdict": verdict.as_dict()})
+            if verdict.status is Status.FAIL:
+                undocumented.append(f"{finding.verdict}\nreplay: {self._replay(finding)}")
+        if ERROR in self.outcome.findings:
+            pytest.fail(self._report(self.outcome.findings[ERROR]), pytrace=False)
+        if undocumented:
+            pytest.fail("on the way: " + "\n".join(undocumented), pytrace=False)
+
+    def require_no_stale_deviation(self) -> None:
+        """Under ``--strict-deviations``, every documented deviation was seen."""
+        stale = [f"{entry.invariant} ({entry.scope}): {entry.reason}" for entry in self._stale()]
+        if stale and self.plan.strict_deviations:
+            pytest.fail("documented but not seen: " + "; ".join(stale), pytrace=False)
+
+    def _stale(self) -> list[Deviation]:
+        seen = [finding.verdict for finding in self.outcome.findings.values()]
+        return [
+            entry
+            for entry in self.deviations
+            if LAW[entry.invariant].suite == self.suite
+            and not any(entry.covers(verdict) for verdict in seen)
+        ]
+
+    def require_health(self) -> None:
+        """The generator reached what it is there to reach (a broken implementation ends early)."""
+        health = Health.of(self.outcome, self.registration.declaration)
+        if self.outcome.num_operations == 0:
+            shapes = sorted(self.outcome.refused_geometries)
+            pytest.fail(f"nothing ran: the factory refused every shape {shapes}", pytrace=False)
+        below = health.below_floors()
+        if below and not self.outcome.findings:
+            pytest.fail("the run is below its floors: " + "; ".join(below), pytrace=False)
+
+    def _end(self, verdict: Verdict) -> None:
+        if verdict.status in (Status.FAIL, Status.ERROR):
+            findings = self.outcome.findings
+            finding = findings.get(verdict.invariant) or findings[ERROR]
+            pytest.fail(self._report(finding), pytrace=False)
+        if verdict.status is Status.DEVIATION:
+            pytest.xfail(f"deviation: {verdict.reason}")
+        if verdict.status in (Status.NOT_CLAIMED, Status.NOT_REACHED):
+            pytest.skip(f"{verdict.status}: {verdict.reason}")
+
+    # ------------------------------------------------------------------------------------- reports
+
+    def _report(self, finding: Finding) -> str:
+        title = LAW[finding.invariant].title if finding.invariant in LAW else "crash or hang"
+        scenario = finding.scenario
+        told = Told()
+        story = "\n".join(explain(self.registration, scenario, told))
+        return (
+            f"{finding.invariant} {title}: {finding.verdict}\n\n{story}\n\n"
+            f"{finding.how}, {scenario.num_counted} operations (commits not counted)\n"
+            f"scenario: {self._path(finding)}\n"
+            f"replay:   {self._replay(finding)}"
+        )
+
+    def _path(self, finding: Finding) -> Path:
+        return self.plan.counterexamples / f"{self.registration.name}-{finding.invariant}.json"
+
+    def _replay(self, finding: Finding) -> str:
+        blind = "" if finding.inspected and self.plan.inspection else " --no-inspection"
+        reference = self.registration.reference
+        return f"kvassay replay {self._path(finding)} --impl {reference}{blind}"
+
+    def _save(self) -> None:
+        for finding in self.outcome.findings.values():
+            write_whole(self._path(finding), to_json(finding.scenario))
+
+    def _tell_run(self) -> None:
+        """What the summary prints about the run as a whole."""
+        outcome, declaration = self.outcome, self.registration.declaration
+        self._news.append(
+            {
+                "run": {
+                    "implementation": self.registration.name,
+                    "suite": self.suite,
+                    "examples": outcome.examples,
+                    "operations": outcome.num_operations,
+                    "seconds": outcome.seconds,
+                    "effects": {effect.value: n for effect, n in outcome.effects.items()},
+                    "met": {seen.value: n for seen, n in outcome.met.items()},
+                    "declared": declared_values(declaration),
+                    "stale_declarations": stale_declarations(declaration, outcome.met),
+                    "stale_deviations": [
+                        f"{entry.invariant} ({entry.scope})" for entry in self._stale()
+                    ],
+                    "findings": [
+                        {
+                            "invariant": finding.invariant,
+                            "verdict": str(finding.verdict),
+                            "operations": finding.scenario.num_counted,
+                            "how": finding.how,
+                            "scenario": [drawn_operation(o) for o in finding.scenario.operations],
+                            "file": str(self._path(finding)),
+                            "replay": self._replay(finding),
+                        }
+                        for finding in outcome.findings.values()
+                    ],
+                }
+            }
+        )
+
+    def take_news(self) -> list[dict[str, Any]]:
+        """What was not yet reported to the terminal."""
+        news, self._news = self._news, []
+        return news
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that other processes see all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as draft:
+        draft.write(text)
+    Path(draft.name).replace(path)
+
+
+def _blinded(registration: Registration) -> Registration:
+    return replace(registration, declaration=without_inspection(registration.declaration))
+
+
+def corpus_folder() -> Path:
+    """The pinned scenarios that every implementation replays."""
+    return Path(str(resources.files("kvassay.suites.corpus")))

@@ -1,0 +1,234 @@
+"""Many runs of one implementation: known scenarios first, then generated ones.
+
+Hypothesis supplies the randomness, so that a run is derandomised in `check` and free in
+`search`; shrinking is done on the recorded scenario instead (see `shrink`). The smallest
+counterexample per invariant is kept. After a first conviction the campaign looks a little
+further, for other invariants, and ends: a broken implementation need not be beaten long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from kvassay.harness.checker import Effect
+from kvassay.harness.evidence import Seen
+from kvassay.harness.registry import Registration
+from kvassay.harness.scenario import Scenario
+from kvassay.harness.session import Run, explore, replay, without_inspection
+from kvassay.harness.shrink import shrink
+from kvassay.harness.violation import Crash, Violation
+
+BLOCK_SIZES = (1, 2, 2, 3, 4, 4, 5, 8, 16)
+POOLS = (1, 2, 3, 3, 4, 4, 5, 6, 7, 8, 12, 24)
+LARGE = ((544, 3), (16, 64), (32, 17))
+"""Geometries (block size, blocks) that are rare because they are slow."""
+LENGTHS = (12, 25, 40, 60)
+FURTHER = 150
+"""Examples after a first conviction."""
+ERROR = "error"
+"""Stands for an invariant where the implementation crashed or hung."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much is tried."""
+
+    examples: int
+    derandomized: bool = True
+    seconds: float | None = None
+    """Stop drawing after this time (search)."""
+
+
+CHECK = Budget(examples=2000)
+SEARCH = Budget(examples=1_000_000, derandomized=False, seconds=300.0)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Pool shapes that are tried; None means the usual mix."""
+
+    num_blocks: int | None = None
+    block_size: int | None = None
+
+    def draw(self, rng: Random) -> tuple[int, int]:
+        """Blocks and tokens per block for one run."""
+        if self.num_blocks is None and self.block_size is None and rng.random() < 0.01:
+            size, blocks = rng.choice(LARGE)
+            return blocks, size
+        return (
+            self.num_blocks or rng.choice(POOLS),
+            self.block_size or rng.choice(BLOCK_SIZES),
+        )
+
+
+@dataclass
+class Finding:
+    """The smallest counterexample of one invariant."""
+
+    invariant: str
+    scenario: Scenario
+    verdict: Violation | Crash
+    examples: int
+    """Examples until it was found first."""
+    seconds: float
+    inspected: bool = True
+    """Whether it was found with the implementation's own inspection in use."""
+
+    @property
+    def how(self) -> str:
+        """How it was found, in words."""
+        if self.examples == 0:
+            return "replayed from a known scenario"
+        return f"found after {self.examples} examples in {self.seconds:.2f} s"
+
+
+@dataclass
+class Outcome:
+    """What a campaign has found and met."""
+
+    findings: dict[str, Finding] = field(default_factory=dict)
+    met: Counter[Seen] = field(default_factory=Counter)
+    effects: Counter[Effect] = field(default_factory=Counter)
+    examples: int = 0
+    seconds: float = 0.0
+    refused_geometries: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    @property
+    def num_operations(self) -> int:
+        """Operations that were checked."""
+        return sum(self.effects.values())
+
+
+class Campaign:
+    """One suite's campaign against one implementation."""
+
+    def __init__(
+        self,
+        registration: Registration,
+        focus: str,
+        budget: Budget = CHECK,
+        geometry: Geometry | None = None,
+        known: Sequence[Scenario] = (),
+    ) -> None:
+        self.registration = registration
+        self.blind = replace(
+            registration, declaration=without_inspection(registration.declaration)
+        )
+        self.focus = focus
+        self.budget = budget
+        self.geometry = geometry or Geometry()
+        self.known = known
+        self.outcome = Outcome()
+        self._start = 0.0
+        self._left = budget.examples
+
+    def run(self) -> Outcome:
+        """Replay what is known, then explore within the budget, then shrink what was found."""
+        self._start = time.monotonic()
+        for scenario in self.known:
+            self._enter(replay(self.registration, scenario), self.registration)
+        self._explore()
+        for finding in self.outcome.findings.values():
+            self._minimise(finding)
+        self.outcome.seconds = time.monotonic() - self._start
+        return self.outcome
+
+    def _explore(self) -> None:
+        @settings(
+            max_examples=self.budget.examples,
+            derandomize=self.budget.derandomized,
+            database=None,
+            phases=[Phase.generate],
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(st.randoms(use_true_random=True))
+        def example(rng: Random) -> None:
+            if self._left > 0 and not self._timed_out():
+                self._left -= 1
+                self._one(rng)
+
+        example()
+
+    def _timed_out(self) -> bool:
+        limit = self.budget.seconds
+        return limit is not None and time.monotonic() - self._start > limit
+
+    def _one(self, rng: Random) -> None:
+        """One example; every other one without looking inside, once looking inside convicted."""
+        convicted = bool(self.outcome.findings)
+        registration = self.blind if convicted and self._left % 2 else self.registration
+        num_blocks, block_size = self.geometry.draw(rng)
+        length = rng.choice(LENGTHS)
+        self.outcome.examples += 1
+        try:
+            run = explore(
+                registration, rng, num_blocks, block_size, length=length, focus=self.focus
+            )
+        except ValueError as error:
+            self._refused(num_blocks, block_size, error)
+        else:
+            self._enter(run, registration)
+
+    def _refused(self, num_blocks: int, block_size: int, error: ValueError) -> None:
+        """The factory does not offer this shape; that is its right, but it is counted."""
+        self.outcome.refused_geometries[num_blocks, block_size] += 1
+
+    def _enter(self, run: Run, registration: Registration) -> None:
+        outcome = self.outcome
+        outcome.met += run.met
+        outcome.effects += run.effects
+        if run.verdict is None:
+            return
+        if not outcome.findings:
+            self._left = min(self._left, FURTHER)
+        invariant = invariant_of(run.verdict)
+        known = outcome.findings.get(invariant)
+        if known is None or len(run.scenario.operations) < len(known.scenario.operations):
+            outcome.findings[invariant] = Finding(
+                invariant,
+                run.scenario,
+                run.verdict,
+                known.examples if known else outcome.examples,
+                known.seconds if known else time.monotonic() - self._start,
+                registration is self.registration,
+            )
+
+    def _minimise(self, finding: Finding) -> None:
+        registration = self.registration if finding.inspected else self.blind
+
+        def fails(candidate: Scenario) -> bool:
+            verdict = replay(registration, candidate).verdict
+            return verdict is not None and invariant_of(verdict) == finding.invariant
+
+        smallest = shrink(finding.scenario, fails)
+        verdict = replay(registration, smallest).verdict
+        if verdict is None:
+            return
+        finding.verdict = verdict
+        finding.scenario = replace(
+            smallest,
+            name=f"{self.registration.name}-{finding.invariant}",
+            violates=f"{finding.invariant} in {self.registration.name}",
+            note=str(verdict),
+        )
+
+
+def invariant_of(verdict: Violation | Crash) -> str:
+    """The invariant that a verdict speaks of, or `ERROR`."""
+    return verdict.invariant if isinstance(verdict, Violation) else ERROR
+
+
+def load_known(folders: Iterable[Path], pattern: str = "*.json") -> list[Scenario]:
+    """Scenario files of some folders, in the order of their names."""
+    from kvassay.harness.scenario import load
+
+    return [load(path) for folder in folders for path in sorted(folder.glob(pattern))]

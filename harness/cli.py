@@ -1,0 +1,106 @@
+"""The command ``kvassay``: list implementations, replay a scenario."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kvassay.harness.explain import Told, explain
+from kvassay.harness.registry import (
+    Registration,
+    Unavailable,
+    UnknownImplementation,
+    entry_points,
+    find,
+)
+from kvassay.harness.scenario import BadScenario, load
+from kvassay.harness.session import without_inspection
+from kvassay.harness.showing import declared_values
+
+USAGE_ERROR = 2
+
+app = typer.Typer(
+    help="Assay paged KV caches and prefix caches.", no_args_is_help=True, add_completion=False
+)
+
+
+@app.command("list")
+def list_implementations(
+    impl: Annotated[
+        list[str] | None, typer.Option(help="also these: ./file.py or package.module")
+    ] = None,
+) -> None:
+    """Show what can be assayed: kind, version, capabilities and non-default declarations."""
+    table = Table(show_edge=False, pad_edge=False)
+    for heading in ("name", "kind", "version", "capabilities", "declares"):
+        table.add_column(heading, overflow="fold")
+    for registration in _all(impl or []):
+        shown = declared_values(registration.declaration)
+        capabilities = shown.pop("capabilities", "-").replace(",", ", ")
+        table.add_row(
+            registration.name,
+            registration.kind.__name__,
+            registration.version,
+            capabilities,
+            "\n".join(f"{name}={value}" for name, value in shown.items()) or "-",
+        )
+    Console().print(table)
+
+
+def _all(references: list[str]) -> list[Registration]:
+    found = {}
+    for reference in [*sorted(entry_points()), *references]:
+        for registration in _found(reference):
+            found[registration.name] = registration
+    return list(found.values())
+
+
+def _found(reference: str) -> list[Registration]:
+    try:
+        return find(reference)
+    except (UnknownImplementation, ImportError, ValueError, SyntaxError) as error:
+        _fail(f"--impl {reference}: {error}")
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="a scenario file")],
+    impl: Annotated[str, typer.Option(help="implementation: a name, ./file.py or a module")],
+    no_inspection: Annotated[
+        bool, typer.Option(help="use no capability that only looks")
+    ] = False,
+) -> None:
+    """Run a scenario and tell it step by step; exit status 1 if it shows a violation."""
+    try:
+        scenario = load(file)
+    except BadScenario as error:
+        _fail(str(error))
+    failed = False
+    for registration in _found(impl):
+        chosen = registration
+        if no_inspection:
+            blind = without_inspection(registration.declaration)
+            chosen = replace(registration, declaration=blind)
+        told = Told()
+        try:
+            for line in explain(chosen, scenario, told):
+                typer.echo(line)
+        except (Unavailable, ValueError) as error:
+            _fail(str(error))
+        failed = failed or told.verdict is not None
+    raise typer.Exit(1 if failed else 0)
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"kvassay: {message}", err=True)
+    raise typer.Exit(USAGE_ERROR)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

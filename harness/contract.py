@@ -1,0 +1,654 @@
+"""Contract v1: what an implementation offers, and the data that pass between it and the harness.
+
+Everything here is a `typing.Protocol` or plain data: an implementation inherits nothing and needs
+to import only what it wants to name (an adapter in another interpreter imports nothing at all).
+The required part of each protocol is small; every further method is tied to a `Capability`.
+Operating and inspecting are separate: inspection (`COUNTERS`, `REFCOUNTS`, `WALK`, `PEEK`,
+`EVENTS`) is optional, read-only and returns owned snapshots.
+
+This module stands on the ground: it imports nothing of the project, and all may import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+CONTRACT_VERSION = 1
+
+
+# ------------------------------------------------------------------------------------------ errors
+
+
+class OutOfBlocks(RuntimeError):
+    """The pool cannot serve this operation; nothing that can be read has changed.
+
+    The text starts with ``OOM``. An implementation need not import this class: any
+    `RuntimeError` whose text starts with ``OOM`` is understood.
+    """
+
+    def __init__(self, detail: str = "no block is free or can be evicted") -> None:
+        super().__init__(f"OOM: {detail}")
+
+
+def is_out_of_blocks(error: BaseException) -> bool:
+    """Whether `error` is the contract's way to say that the pool is exhausted."""
+    return isinstance(error, RuntimeError) and str(error).startswith("OOM")
+
+
+class ContractError(ValueError):
+    """A registration or declaration that does not keep the contract; says what is wrong."""
+
+
+# -------------------------------------------------------------------------------------- vocabulary
+
+
+class Capability(StrEnum):
+    """The closed list of what an implementation may offer beyond the required methods."""
+
+    # of a CacheManager
+    PREFIX_CACHE = "prefix_cache"
+    SALT = "salt"
+    ADAPTER = "adapter"
+    SPANS = "spans"
+    COMMIT = "commit"
+    CHUNKED = "chunked"
+    DRAFTS = "drafts"
+    FORK = "fork"
+    COPIES = "copies"
+    TRUNCATE = "truncate"
+    EVICT = "evict"
+    RESET = "reset"
+    DRAIN = "drain"
+    QUERY = "query"
+    PEEK = "peek"
+    EVENTS = "events"
+    GROUPS = "groups"
+    STORAGE = "storage"
+    VALIDATES_INPUT = "validates_input"
+    COUNTERS = "counters"
+    REFCOUNTS = "refcounts"
+    WALK = "walk"
+    ZEROES = "zeroes"
+    PRIORITY = "priority"
+    # of a PrefixIndex (with EVICT, RESET, PEEK, WALK and COUNTERS from above)
+    LOCK = "lock"
+    # of a PagedAttention kernel
+    CAUSAL = "causal"
+    WINDOW = "window"
+    SOFTCAP = "softcap"
+    ALIBI = "alibi"
+    SINKS = "sinks"
+    SCALES = "scales"
+    LSE = "lse"
+
+
+class Outcome(StrEnum):
+    """How a request left."""
+
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    PREEMPTED = "preempted"
+    FAILED = "failed"
+
+
+class Publish(StrEnum):
+    """When KV becomes visible to other requests' look-ups."""
+
+    COMMIT = "commit"
+    RESERVATION = "reservation"
+    RELEASE = "release"
+
+
+class Order(StrEnum):
+    """Which cached entry goes first when room is needed."""
+
+    NONE = "none"
+    LRU = "lru"
+    LFU = "lfu"
+    FIFO = "fifo"
+    FILO = "filo"
+    PRIORITY = "priority"
+
+
+class Stamp(StrEnum):
+    """What counts as an access of the replacement policy."""
+
+    RESERVE = "reserve"
+    HIT = "hit"
+    COMMIT = "commit"
+    RELEASE = "release"
+    LOOKUP = "lookup"
+
+
+class Tie(StrEnum):
+    """Which of the blocks stamped by one operation goes first."""
+
+    TAIL_FIRST = "tail_first"
+    HEAD_FIRST = "head_first"
+    ANY = "any"
+
+
+class Granularity(StrEnum):
+    """The unit in which eviction frees."""
+
+    BLOCK = "block"
+    PAGE = "page"
+    LEAF = "leaf"
+    ALL = "all"
+
+
+class Dedup(StrEnum):
+    """What becomes of a prefix that was computed twice."""
+
+    KEEP = "keep"
+    REMAP = "remap"
+
+
+class Refusal(StrEnum):
+    """What a refused operation may do besides raising."""
+
+    CLEAN = "clean"
+    MAY_EVICT = "may_evict"
+    MAY_DROP_WINDOW = "may_drop_window"
+
+
+class Reclaim(StrEnum):
+    """When a block without owner can be handed out again."""
+
+    RELEASE = "release"
+    RESET = "reset"
+
+
+class Placement(StrEnum):
+    """Whether a request's blocks may lie anywhere in the pool."""
+
+    ANY = "any"
+    CONTIGUOUS = "contiguous"
+
+
+class EventSemantics(StrEnum):
+    """How a mirror of the cache must count a store and a removal of the same entry."""
+
+    MULTISET = "multiset"
+    SET = "set"
+
+
+class EmptyRow(StrEnum):
+    """What a kernel writes for a row that may attend to no key."""
+
+    ZERO = "zero"
+    NAN = "nan"
+    UNTOUCHED = "untouched"
+
+
+class Tail(StrEnum):
+    """What may stand in slots that a kernel must not read."""
+
+    FINITE = "finite"
+    ANY = "any"
+
+
+class Determinism(StrEnum):
+    """Up to which change of circumstances results stay equal to the bit."""
+
+    NONE = "none"
+    RUN = "run"
+    BATCH = "batch"
+    CHUNK = "chunk"
+    PREFIX = "prefix"
+
+
+class Rounding(StrEnum):
+    """Where a kernel rounds to its storage type; see the attention budget."""
+
+    P = "P"
+    P_PART = "P+part"
+    S = "S"
+    EAGER = "eager"
+    Q_PRE = "Qpre"
+    TF32 = "tf32"
+    FP8 = "fp8"
+    IEEE = "ieee"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What an implementation says about itself; the harness convicts only against this.
+
+    Every value that differs from the default is shown in the verdict table. None of them can
+    excuse wrong KV, a leak or a crash.
+    """
+
+    capabilities: frozenset[Capability] = frozenset()
+    """What is offered beyond the required methods; given as any iterable of names."""
+    unit: int | str = "block_size"
+    """Hit law: hits come in multiples of this many tokens."""
+    reserve: int = 1
+    """Hit law: trailing tokens of a prompt that are never counted as a hit."""
+    drop: int = 0
+    """Hit law: further units dropped from every hit (EAGLE-style drafting)."""
+    publish: Publish = Publish.COMMIT
+    publish_on: frozenset[Outcome] = frozenset(Outcome)
+    """With publish=release: the outcomes after which a request's KV is published."""
+    order: Order = Order.NONE
+    stamps: frozenset[Stamp] = frozenset()
+    """Which operations count as an access for `order`."""
+    tie: Tie = Tie.TAIL_FIRST
+    granularity: Granularity = Granularity.BLOCK
+    dedup: Dedup = Dedup.KEEP
+    refusal: Refusal = Refusal.CLEAN
+    reclaim: Reclaim = Reclaim.RELEASE
+    placement: Placement = Placement.ANY
+    lookahead: int = 0
+    """Blocks a table may hold beyond ceil(length / block_size)."""
+    watermark: int = 0
+    """Blocks that admission and reservation keep free; append does not."""
+    reserved_ids: tuple[int, ...] = ()
+    """Block ids that are no storage: null and padding blocks."""
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    """Longest request, in tokens."""
+    events: EventSemantics = EventSemantics.MULTISET
+    window: int | None = None
+    """Sliding window, in tokens."""
+    rounding: Rounding = Rounding.P
+    empty_row: EmptyRow = EmptyRow.ZERO
+    tail: Tail = Tail.FINITE
+    steps: int = 1
+    """Engines: steps within which some request must advance."""
+    determinism: Determinism = Determinism.NONE
+
+    def __post_init__(self) -> None:
+        for name, kind in _ENUM_FIELDS.items():
+            object.__setattr__(self, name, _member(kind, getattr(self, name), name))
+        for name, kind in _SET_FIELDS.items():
+            values = getattr(self, name)
+            if isinstance(values, str):
+                raise ContractError(f"{name}: expected a collection of names, got {values!r}")
+            members = frozenset(_member(kind, value, name) for value in values)
+            object.__setattr__(self, name, members)
+        object.__setattr__(self, "reserved_ids", tuple(self.reserved_ids))
+        self._check_numbers()
+        if self.order is not Order.NONE and not self.stamps and self.order in _STAMPED:
+            raise ContractError(f"order={self.order} needs stamps: which operations are accesses?")
+
+    def _check_numbers(self) -> None:
+        if self.unit != "block_size" and (not isinstance(self.unit, int) or self.unit < 1):
+            raise ContractError(f"unit: expected 'block_size' or an int >= 1, got {self.unit!r}")
+        for name in ("reserve", "drop", "lookahead", "watermark"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise ContractError(f"{name}: expected an int >= 0, got {value!r}")
+        for name in ("max_requests", "max_tokens", "window"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ContractError(f"{name}: expected None or an int >= 1, got {value!r}")
+        if not isinstance(self.steps, int) or self.steps < 1:
+            raise ContractError(f"steps: expected an int >= 1, got {self.steps!r}")
+
+    def has(self, *capabilities: Capability) -> bool:
+        """Whether all of `capabilities` are declared."""
+        return self.capabilities.issuperset(capabilities)
+
+    def hit_unit(self, block_size: int) -> int:
+        """Tokens per hit unit for a given block size."""
+        return block_size if isinstance(self.unit, str) else self.unit
+
+
+_STAMPED = (Order.LRU, Order.LFU, Order.PRIORITY)
+_ENUM_FIELDS: dict[str, type[StrEnum]] = {
+    "publish": Publish,
+    "order": Order,
+    "tie": Tie,
+    "granularity": Granularity,
+    "dedup": Dedup,
+    "refusal": Refusal,
+    "reclaim": Reclaim,
+    "placement": Placement,
+    "events": EventSemantics,
+    "rounding": Rounding,
+    "empty_row": EmptyRow,
+    "tail": Tail,
+    "determinism": Determinism,
+}
+_SET_FIELDS: dict[str, type[StrEnum]] = {
+    "capabilities": Capability,
+    "publish_on": Outcome,
+    "stamps": Stamp,
+}
+
+
+def _member(kind: type[StrEnum], value: object, name: str) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(member.value for member in kind)
+        raise ContractError(f"{name}: unknown value {value!r}; expected one of {known}") from None
+
+
+# -------------------------------------------------------------------------------------------- keys
+
+
+@dataclass(frozen=True)
+class Span:
+    """A multimodal placeholder: tokens [start, start + length) stand for one content."""
+
+    start: int
+    length: int
+    content: str
+    """Identity of the content; equal ids mean equal content, and hence equal length."""
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """What KV depends on: equal keys up to a position mean equal KV up to it.
+
+    The epoch (number of resets so far) belongs to the identity too, but is not written here.
+    """
+
+    tokens: Sequence[int]
+    """Any sequence of non-negative ints."""
+    salt: str | None = None
+    """Tenant isolation; the generator never draws the empty string."""
+    adapter: str | None = None
+    """LoRA or other weight variant."""
+    spans: tuple[Span, ...] = ()
+    """Multimodal placeholders, in order, not overlapping."""
+
+
+# --------------------------------------------------------------------------------------- snapshots
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Blocks of a CacheManager by state; the three add up to `num_blocks`."""
+
+    free: int
+    """Neither in use nor cached."""
+    cached: int
+    """Cached and idle: no live request holds it."""
+    used: int
+    """Held by a live request."""
+
+
+@dataclass(frozen=True)
+class IndexCounters:
+    """Tokens of a PrefixIndex by state: ``evictable + protected == total``."""
+
+    evictable: int
+    protected: int
+    total: int
+
+
+class EventKind(StrEnum):
+    """What happened to the cache's visible content."""
+
+    STORED = "stored"
+    REMOVED = "removed"
+    CLEARED = "cleared"
+
+
+@dataclass(frozen=True)
+class CacheEvent:
+    """One change of what look-ups can find.
+
+    STORED carries `entries` that follow each other below `parent`; each stands for one hit unit
+    of `tokens`. REMOVED carries `entries` only, CLEARED nothing. The first call of
+    `take_events` may start the recording; it then describes what is resident at that moment.
+    """
+
+    kind: EventKind
+    entries: tuple[Hashable, ...] = ()
+    """Opaque ids, one per hit unit."""
+    parent: Hashable | None = None
+    """Entry before the first one; None at the start of a prompt."""
+    tokens: tuple[int, ...] = ()
+    salt: str | None = None
+    adapter: str | None = None
+    spans: tuple[Span, ...] = ()
+    """Spans that touch `tokens`; starts are relative to the first of them, and may be negative."""
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """One KV cache group: layers that share a block table."""
+
+    name: str
+    window: int | None = None
+    block_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """Snapshot of one node of a prefix tree."""
+
+    id: Hashable
+    parent: Hashable | None
+    tokens: tuple[int, ...]
+    values: tuple[int, ...]
+    locks: int = 0
+
+
+@dataclass(frozen=True)
+class Match:
+    """Answer of a PrefixIndex: matched tokens, their values, and a handle to lock them by."""
+
+    length: int
+    values: Sequence[int]
+    handle: Any = None
+
+
+# --------------------------------------------------------------------------------------- protocols
+
+
+@runtime_checkable
+class CacheManager(Protocol):
+    """Block pool, block tables and, where there is one, the prefix cache.
+
+    What a scheduler talks to. `OutOfBlocks` comes from `admit`, `reserve`, `append` and `fork`,
+    also when the request could never fit, and leaves every live request as it was.
+
+    By capability, beside the four methods below:
+
+    ===========  ==================================================================================
+    COMMIT       ``commit(request, num_tokens)``: the KV of the first `num_tokens` is now written;
+                 cumulative, committed < num_tokens <= length, else `ValueError`
+    CHUNKED      ``begin(request, key) -> int``: look-up; pins what it counts, and from then on
+                 ``block_table`` shows the blocks of the hit. ``reserve(request, num_tokens) ->
+                 int``: slots for the next `num_tokens` of the prompt; returns how many leading
+                 tokens now have slots. `append` is legal once the whole prompt has them
+    DRAFTS       ``append(request, tokens, drafts=n)``: the last `n` are unverified;
+                 ``accept(request, n)`` keeps the first `n` of them and drops the rest. Until then
+                 neither `append` nor `fork` is legal, and no draft is published
+    FORK         ``fork(parent, children)``: all children or OutOfBlocks; the parent is committed
+    COPIES       ``take_copies() -> [(source, destination)]`` of whole blocks, drained after every
+                 successful operation, done as if all sources were read before any is written
+    TRUNCATE     ``truncate(request, num_tokens)``: 1 <= num_tokens <= length
+    EVICT        ``evict(num_blocks) -> int``: number of blocks freed
+    RESET        ``reset()``: forgets everything cached; `ValueError` while requests are live
+    DRAIN        ``drain()``: finishes what was deferred
+    QUERY        ``can_admit(key) -> bool``: a yes binds the next operation, if it admits that key
+    PEEK         ``peek(key) -> int``: what `admit` would return, without being an access
+    EVENTS       ``take_events() -> list[CacheEvent]``
+    GROUPS       ``groups``, ``block_table(request, group)``
+    STORAGE      ``write(group, slots, tags)``, ``read(group, slots)``
+    COUNTERS     ``counters() -> Counters``
+    REFCOUNTS    ``refcounts() -> Mapping[int, int]``: for each block in use, the number of live
+                 requests whose table holds it
+    WALK         ``walk() -> list[Node]``
+    ZEROES       ``take_zeroes() -> [block]``: to be cleared by the device before use
+    PRIORITY     ``admit(..., priority=0)``, ``begin(..., priority=0)``
+    ===========  ==================================================================================
+    """
+
+    num_blocks: int
+    """Usable blocks; null and padding blocks are not counted."""
+    block_size: int
+    """Tokens per block; 1 for a token-granular cache."""
+
+    def admit(self, request: str, key: CacheKey) -> int:
+        """Slots for the whole prompt; returns the leading tokens already resident."""
+        ...
+
+    def append(self, request: str, tokens: Sequence[int]) -> None:
+        """Slots for further tokens."""
+        ...
+
+    def block_table(self, request: str) -> Sequence[int]:
+        """Physical block of logical block 0, 1, ..."""
+        ...
+
+    def release(self, request: str, outcome: Outcome = Outcome.FINISHED) -> None:
+        """The request leaves; its id may be used again."""
+        ...
+
+
+@runtime_checkable
+class PrefixIndex(Protocol):
+    """The prefix tree by itself: token values in, token values out.
+
+    By capability: LOCK ``lock(handle)``, ``unlock(handle)``; EVICT ``evict(num_tokens)`` returns
+    the values freed; RESET; PEEK; WALK; COUNTERS ``counters() -> IndexCounters``. A handle is
+    valid until the next mutation unless locked, then `KeyError`.
+    """
+
+    def match(self, key: CacheKey) -> Match:
+        """Longest resident prefix; an access."""
+        ...
+
+    def insert(self, key: CacheKey, values: Sequence[int]) -> int:
+        """Leading tokens that were there already; an access; never evicts, may OutOfBlocks."""
+        ...
+
+
+@dataclass(frozen=True)
+class AttentionBatch:
+    """Packed ragged batch over a paged KV cache.
+
+    Shapes: query ``[num_tokens, num_q_heads, head_dim]``; key and value cache ``[physical_blocks,
+    block_size, num_kv_heads, head_dim]`` (V may be a view of K, its head size may differ);
+    block_table ``int32 [num_seqs, max_blocks]``; seq_lens ``int32 [num_seqs]``; query_start
+    ``int32 [num_seqs + 1]``.
+    """
+
+    query: Any
+    key_cache: Any
+    value_cache: Any
+    block_table: Any
+    seq_lens: Any
+    query_start: Any
+    scale: float | None = None
+    causal: bool = True
+    window_left: int | None = None
+    softcap: float | None = None
+    alibi_slopes: Any = None
+    sinks: Any = None
+    k_scale: Any = None
+    v_scale: Any = None
+
+
+@dataclass(frozen=True)
+class AttentionResult:
+    """Output ``[num_tokens, num_q_heads, head_dim_v]``; natural-log LSE where claimed."""
+
+    output: Any
+    lse: Any = None
+
+
+@runtime_checkable
+class PagedAttention(Protocol):
+    """An attention kernel that reads K and V through block tables."""
+
+    def __call__(self, batch: AttentionBatch) -> AttentionResult: ...
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One request to a whole server, as token ids."""
+
+    request: str
+    prompt: Sequence[int]
+    max_tokens: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TokenEvent:
+    """One streamed chunk; `tokens` may be empty, `time` is monotonic seconds."""
+
+    request: str
+    tokens: tuple[int, ...]
+    time: float
+    finish_reason: str | None = None
+    cached_tokens: int | None = None
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """A whole server, in process or over HTTP."""
+
+    def stream(self, request: GenerationRequest) -> AsyncIterator[TokenEvent]: ...
+
+
+METHODS: Mapping[type, tuple[str, ...]] = {
+    CacheManager: ("admit", "append", "block_table", "release"),
+    PrefixIndex: ("match", "insert"),
+    PagedAttention: ("__call__",),
+    Engine: ("stream",),
+}
+"""The required methods of each kind."""
+
+CAPABILITY_METHODS: Mapping[type, Mapping[Capability, tuple[str, ...]]] = {
+    CacheManager: {
+        Capability.PREFIX_CACHE: (),
+        Capability.SALT: (),
+        Capability.ADAPTER: (),
+        Capability.SPANS: (),
+        Capability.COMMIT: ("commit",),
+        Capability.CHUNKED: ("begin", "reserve"),
+        Capability.DRAFTS: ("accept",),
+        Capability.FORK: ("fork",),
+        Capability.COPIES: ("take_copies",),
+        Capability.TRUNCATE: ("truncate",),
+        Capability.EVICT: ("evict",),
+        Capability.RESET: ("reset",),
+        Capability.DRAIN: ("drain",),
+        Capability.QUERY: ("can_admit",),
+        Capability.PEEK: ("peek",),
+        Capability.EVENTS: ("take_events",),
+        Capability.GROUPS: (),
+        Capability.STORAGE: ("write", "read"),
+        Capability.VALIDATES_INPUT: (),
+        Capability.COUNTERS: ("counters",),
+        Capability.REFCOUNTS: ("refcounts",),
+        Capability.WALK: ("walk",),
+        Capability.ZEROES: ("take_zeroes",),
+        Capability.PRIORITY: (),
+    },
+    PrefixIndex: {
+        Capability.LOCK: ("lock", "unlock"),
+        Capability.EVICT: ("evict",),
+        Capability.RESET: ("reset",),
+        Capability.PEEK: ("peek",),
+        Capability.WALK: ("walk",),
+        Capability.COUNTERS: ("counters",),
+        Capability.SALT: (),
+        Capability.ADAPTER: (),
+        Capability.SPANS: (),
+        Capability.VALIDATES_INPUT: (),
+    },
+    PagedAttention: {
+        Capability.CAUSAL: (),
+        Capability.WINDOW: (),
+        Capability.SOFTCAP: (),
+        Capability.ALIBI: (),
+        Capability.SINKS: (),
+        Capability.SCALES: (),
+        Capability.LSE: (),
+    },
+    Engine: {Capability.SALT: (), Capability.ADAPTER: (), Capability.PRIORITY: ()},
+}
+"""Which capabilities a kind may declare, and the methods each of them needs."""

@@ -1,0 +1,256 @@
+"""From a wrong slot, block or number to the invariant that it breaks.
+
+The rules are those of the law ("which invariant convicts"). A wrong tag in a hit: never written
+since the slot was handed out, P4; its block handed out again since publication, P5; unchanged
+since but another key's, P2; overwritten by its owner, P4. In a request's own table: a sharer's
+later tag, C1; a copy that lacks the source's content, C2; a stranger's tag, A2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from kvassay.harness.device import FRESH, ShadowDevice
+from kvassay.harness.violation import Anomaly, Violation
+from kvassay.reference.eviction import Tenant, WrongVictim
+from kvassay.reference.model import CacheModel, Live
+from kvassay.reference.publications import Entry
+
+
+class Diagnosis:
+    """Names what went wrong; every method raises a `Violation` or finds nothing."""
+
+    def __init__(self, model: CacheModel, device: ShadowDevice) -> None:
+        self.model = model
+        self.device = device
+        self.splits: set[int] = set()
+        """Tags at which a later key left the path of an earlier one."""
+
+    # ------------------------------------------------------------------------------ a wrong hit
+
+    def wrong_hit(self, name: str, live: Live, position: int) -> NoReturn:
+        """A token counted as a hit is not what a legal schedule would have written."""
+        model = self.model
+        block = live.table[position // model.block_size]
+        got = self.device.read(live.table, position)
+        invariant, anomaly = self._judge_hit(live, position, block, got)
+        raise Violation(
+            invariant,
+            anomaly,
+            f"position {position} of {name} (hit of {live.hit} tokens) to hold "
+            f"{self.describe(live.tags[position])}",
+            f"block {block} holds {self.describe(got)}",
+        )
+
+    def _judge_hit(
+        self, live: Live, position: int, block: int, got: int | None
+    ) -> tuple[str, Anomaly]:
+        blocks = self.model.blocks
+        if block not in blocks.tenancy:
+            return "P1", Anomaly.PHANTOM_HIT
+        entry = self._entry(live.tags, position)
+        sites = entry.sites | entry.past if entry else set()
+        tenancies = {tenancy for site, tenancy in sites if site == block}
+        if got == FRESH and blocks.since[block] == self.model.now:
+            return "C2", Anomaly.LOST_COPY
+        if blocks.tenancy[block] in tenancies:
+            return "P4", Anomaly.OVERWRITTEN
+        if tenancies:
+            return "P5", Anomaly.STALE_HIT
+        if got in live.tags or (entry is not None and self._right_later(live, position)):
+            return "P3", Anomaly.HOLE
+        if got is None or got == FRESH:
+            return "P4", Anomaly.UNWRITTEN
+        if self._another_epoch(got, live.tags[position]):
+            return "P5", Anomaly.STALE_HIT
+        return "P2", Anomaly.WRONG_KEY
+
+    def _entry(self, tags: Sequence[int], position: int) -> Entry | None:
+        unit = self.model.unit
+        stop = position - position % unit + unit
+        return self.model.publications.entries.get(tags[stop - 1]) if stop <= len(tags) else None
+
+    def _right_later(self, live: Live, position: int) -> bool:
+        """Whether blocks of the hit behind the wrong one are right: the match went on."""
+        size = self.model.block_size
+        start = (position // size + 1) * size
+        return any(
+            self.device.read(live.table, later) == live.tags[later]
+            for later in range(start, live.hit)
+        )
+
+    def _another_epoch(self, got: int, wanted: int) -> bool:
+        (_, epoch, *rest), elements = self.model.book.path(got)  # type: ignore[misc]
+        (_, now, *own), ours = self.model.book.path(wanted)  # type: ignore[misc]
+        return epoch != now and rest == own and elements == ours
+
+    # ----------------------------------------------------------------------- a wrong slot or block
+
+    def wrong_slot(self, name: str, live: Live, position: int) -> NoReturn:
+        """A readable slot of a live request changed under it."""
+        model = self.model
+        index = position // model.block_size
+        block = live.table[index]
+        got = self.device.read(live.table, position)
+        writer = self._writer(live, block, position, got)
+        if got is None or got == FRESH:
+            invariant, anomaly = "C2", Anomaly.LOST_COPY
+        elif writer is not None and self._sharers(live, model.live[writer], index):
+            invariant, anomaly = "C1", Anomaly.SHARER_WRITE
+        elif writer is None and model.blocks.since.get(block) == model.now:
+            invariant, anomaly = "C2", Anomaly.LOST_COPY
+        else:
+            invariant, anomaly = "A2", Anomaly.FOREIGN_WRITE
+        by = f", written by {writer}" if writer else ""
+        raise Violation(
+            invariant,
+            anomaly,
+            f"position {position} of {name} to hold {self.describe(live.tags[position])}",
+            f"block {block} holds {self.describe(got)}{by}",
+        )
+
+    def _writer(self, live: Live, block: int, position: int, got: int | None) -> str | None:
+        offset = position % self.model.block_size
+        for name, other in self.model.live.items():
+            if other is live or block not in other.table:
+                continue
+            there = other.table.index(block) * self.model.block_size + offset
+            if there < len(other.tags) and other.tags[there] == got:
+                return name
+        return None
+
+    def _sharers(self, one: Live, other: Live, index: int) -> bool:
+        """Whether both came to this block by sharing a prefix, not by a double hand-out."""
+        low = index * self.model.block_size
+        same_place = len(other.table) > index and other.table[index] == one.table[index]
+        return same_place and one.tags[: low + 1] == other.tags[: low + 1] or (
+            same_place and low > 0 and one.tags[low - 1] == other.tags[low - 1]
+        )
+
+    def covered(self, name: str, block: int, shared: Sequence[int]) -> NoReturn:
+        """A block was handed out as new although somebody covers it."""
+        model = self.model
+        holders = {who: live for who, live in model.live.items() if block in live.table}
+        places = {who: live.table.index(block) for who, live in holders.items()}
+        if any(live.pending and who != name for who, live in holders.items()):
+            invariant, anomaly = "P7", Anomaly.PIN_IGNORED
+        elif any(live.cut == places[who] for who, live in holders.items()):
+            invariant, anomaly = "A6", Anomaly.PARTIAL_PAGE
+        elif block in model.blocks.shared:
+            invariant, anomaly = "A3", Anomaly.PREMATURE_REUSE
+        else:
+            invariant, anomaly = "A2", Anomaly.DOUBLE_HAND_OUT
+        owners = ", ".join(
+            f"{who} (logical block {places[who]})" for who in holders
+        ) or f"the hit of {name} itself"
+        raise Violation(
+            invariant,
+            anomaly,
+            f"new blocks for {name} that nothing covers",
+            f"block {block}, which belongs to {owners}",
+        )
+
+    def repeated_block(self, name: str, table: Sequence[int]) -> NoReturn:
+        """One block stands at two places of a table."""
+        twice = next(block for block in table if list(table).count(block) > 1)
+        raise Violation(
+            "A2",
+            Anomaly.DOUBLE_HAND_OUT,
+            f"distinct blocks in the table of {name}",
+            f"block {twice} twice in {list(table)}",
+        )
+
+    # -------------------------------------------------------------------------------- eviction
+
+    def wrong_victim(self, wrong: WrongVictim | None) -> None:
+        """P10: the declared policy would have chosen another block."""
+        if wrong is None:
+            return
+        declared = self.model.declaration
+        raise Violation(
+            "P10",
+            Anomaly.WRONG_VICTIM,
+            f"block {wrong.stayed} evicted before block {wrong.gone} "
+            f"(order={declared.order}, tie={declared.tie})",
+            f"block {wrong.gone} evicted {self.model.now - wrong.time} operations ago, "
+            f"block {wrong.stayed} still cached",
+        )
+
+    def over_evicted(self, tags: Sequence[int], hit: int) -> None:
+        """P9, P10: after `evict`, what a look-up misses was freed, and was no more than reported.
+
+        Only the first missing block is sure to be gone; those behind it may be out of reach.
+        """
+        model = self.model
+        moments = model.watch.moments
+        moment = moments[-1] if moments else None
+        if moment is None or moment.allowance is None:
+            return
+        if moment.time != model.publications.pressure:
+            return
+        missing = self._missing(tags, hit, moment.time, moment.pressure_before)
+        missing = [tenant for tenant in missing if tenant in moment.idle]
+        if not missing:
+            return
+        self.wrong_victim(model.watch.went(missing[0][0]))
+        moment.missing.add(missing[0])
+        if len(moment.missing) > moment.allowance:
+            raise Violation(
+                "P9",
+                Anomaly.EVICT_AMOUNT,
+                f"at most the {moment.allowance} blocks missing that evict reported as freed",
+                f"blocks {sorted(block for block, _ in moment.missing)} are missing",
+            )
+
+    def _missing(self, tags: Sequence[int], hit: int, time: int, before: int) -> list[Tenant]:
+        """Sites behind the hit that were surely resident before the eviction at `time`."""
+        model, publications = self.model, self.model.publications
+        unit, found = model.unit, []
+        limit = len(tags) - model.declaration.reserve
+        first = hit + model.declaration.drop * unit + unit
+        for stop in range(first, limit + 1, unit):
+            entry = publications.entries.get(tags[stop - 1])
+            if entry is None or not before <= entry.known < time or len(entry.sites) != 1:
+                break
+            if entry.withdrawable:
+                break
+            if not publications.intact(entry, model.blocks.tenancy):
+                break
+            found += entry.sites
+        return list(dict.fromkeys(found))
+
+    def missed_hit(self, tags: Sequence[int], hit: int, must: int) -> NoReturn:
+        """P12; P6 where a tree loses a prefix at a point at which an edge was split."""
+        at_split = isinstance(self.model.declaration.unit, int) and (
+            hit > 0 and tags[hit - 1] in self.splits
+        )
+        raise Violation(
+            "P6" if at_split else "P12",
+            Anomaly.SPLIT if at_split else Anomaly.MISSED_HIT,
+            f"at least {must} of {len(tags)} tokens hit: all of them were published, and nothing "
+            "since could have evicted them",
+            f"{hit}",
+        )
+
+    # ---------------------------------------------------------------------------------- in words
+
+    def describe(self, tag: int | None) -> str:
+        """A tag in words."""
+        if tag is None:
+            return "nothing (no such block)"
+        if tag == FRESH:
+            return "nothing written since it was handed out"
+        namespace, elements = self.model.book.path(tag)
+        _, epoch, salt, adapter = namespace  # type: ignore[misc]
+        parts = [f"token {elements[-1]} after {_short(elements[:-1])}"]
+        parts += [f"salt {salt!r}"] if salt is not None else []
+        parts += [f"adapter {adapter!r}"] if adapter is not None else []
+        parts += [f"epoch {epoch}"] if epoch else []
+        return ", ".join(parts)
+
+
+def _short(elements: Sequence[object], most: int = 8) -> str:
+    if len(elements) <= most:
+        return str(list(elements))
+    return f"[... {', '.join(str(element) for element in elements[-most:])}]"

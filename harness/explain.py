@@ -1,0 +1,42 @@
+"""Replays a scenario and tells it step by step, with the block tables drawn in text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvassay.harness import drawing
+from kvassay.harness.registry import Registration
+from kvassay.harness.scenario import Scenario
+from kvassay.harness.session import TIME_LIMIT, build, time_limit
+from kvassay.harness.violation import Crash, Violation
+
+
+class Told:
+    """What a telling ended with."""
+
+    verdict: Violation | Crash | None = None
+
+
+def explain(registration: Registration, scenario: Scenario, told: Told) -> Iterator[str]:
+    """Lines that tell what each operation did; `told.verdict` is set at the end."""
+    checker = build(registration, scenario.num_blocks, scenario.block_size)
+    yield (
+        f"{registration.name}: {checker.manager.num_blocks} blocks of "
+        f"{checker.manager.block_size} tokens"
+    )
+    for index, operation in enumerate(scenario.operations):
+        line = f"{index:>3}  {drawing.operation(operation)}"
+        try:
+            with time_limit(TIME_LIMIT):
+                effect = checker.step(operation)
+        except (Violation, Crash) as verdict:
+            told.verdict = verdict
+            yield f"{line}   <-- here"
+        else:
+            yield f"{line}   {effect}"
+        drawn = drawing.tables(checker.model.live, checker.model, checker.device.memory)
+        yield from (f"       {row}" for row in drawn.splitlines())
+        if told.verdict is not None:
+            yield str(told.verdict)
+            return
+    yield "no violation"

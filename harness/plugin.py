@@ -1,0 +1,112 @@
+"""The pytest plugin: options, the `assay` fixture, and the verdict table in the summary.
+
+One suite's campaign against one implementation runs once, in whichever worker gets its first
+test (the tests of one campaign are kept together under pytest-xdist); the tests of the suite
+then read their verdicts off it. Loaded by the project's own configuration or with
+``-p kvassay.harness.plugin``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvassay.harness import options
+from kvassay.harness.assay import Assay, AssayError, Plan
+from kvassay.harness.registry import Registration, built_in_names, find
+from kvassay.harness.summary import PROPERTY, Summary
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "suite(name): the suite whose campaign the tests read")
+    config.pluginmanager.register(Summary(config), "kvassay-summary")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "load":
+        return None
+    from kvassay.harness import scheduling
+
+    return scheduling.make(config, log)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "assay" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("suite")
+    if marker is None:
+        raise pytest.UsageError(f"{metafunc.definition.nodeid}: a test that assays needs a suite")
+    suite = marker.args[0]
+    registrations = implementations(metafunc.config)
+    metafunc.parametrize(
+        "assay",
+        [
+            pytest.param((registration, suite), id=registration.name)
+            for registration in registrations
+        ],
+        indirect=True,
+    )
+
+
+CHOSEN = pytest.StashKey[list[Registration]]()
+RUNNING = pytest.StashKey[dict[tuple[str, str], Assay]]()
+
+
+def implementations(config: pytest.Config) -> list[Registration]:
+    """What ``--impl`` names, or the built-ins."""
+    if CHOSEN not in config.stash:
+        config.stash[CHOSEN] = _resolve(config.getoption("impl") or built_in_names())
+    return config.stash[CHOSEN]
+
+
+def _resolve(references: list[str]) -> list[Registration]:
+    found: dict[str, Registration] = {}
+    for reference in references:
+        try:
+            registrations = find(reference)
+        except Exception as error:
+            raise pytest.UsageError(f"--impl {reference}: {error}") from error
+        for registration in registrations:
+            if not registration.available:
+                hint = registration.install or f"pip install {registration.package}"
+                raise pytest.UsageError(
+                    f"--impl {reference}: {registration.name} needs {registration.package}, "
+                    f"which is not installed; install it with: {hint}"
+                )
+            found[registration.name] = registration
+    return list(found.values())
+
+
+@pytest.fixture(scope="session")
+def assay(request: pytest.FixtureRequest) -> Assay:
+    """The campaign of this suite against this implementation (run at its first use)."""
+    registration, suite = request.param
+    running = request.config.stash.setdefault(RUNNING, {})
+    key = (registration.name, suite)
+    if key not in running:
+        plan = Plan.from_options(request.config)
+        try:
+            running[key] = Assay(registration, suite, plan)
+        except AssayError as error:
+            pytest.fail(str(error), pytrace=False)
+    return running[key]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
+    """Hand the verdicts of a test to the terminal, across processes."""
+    report = (yield).get_result()
+    running = getattr(item, "funcargs", {}).get("assay")
+    if call.when == "call" and isinstance(running, Assay):
+        report.user_properties += [(PROPERTY, news) for news in running.take_news()]
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    names = [registration.name for registration in implementations(config)]
+    return [f"kvassay: assaying {', '.join(names)} ({config.getoption('assay_mode')})"]

@@ -1,0 +1,264 @@
+"""Which implementations exist: by name, file, module or entry point.
+
+Registering stores a factory and its declaration and checks both against the contract; nothing of
+the implementation runs until it is built. The harness asks here and never imports an
+implementation itself: built-ins come through the same entry-point group as third parties.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kvassay.harness.contract import (
+    CAPABILITY_METHODS,
+    METHODS,
+    ContractError,
+    Declaration,
+)
+
+ENTRY_POINT_GROUP = "kvassay.implementations"
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+
+class Unavailable(RuntimeError):
+    """An implementation whose package is not installed here; says how to install it."""
+
+
+class UnknownImplementation(LookupError):
+    """A name, file or module that leads to no registration; says what exists."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """One implementation as it registered itself."""
+
+    name: str
+    kind: type
+    factory: Callable[..., Any]
+    declaration: Declaration
+    package: str | None = None
+    """Distribution it needs, whose version is shown."""
+    install: str | None = None
+    """Command that installs what it needs."""
+    reference: str = ""
+    """What to pass to ``--impl`` to find it again: the name, a file or a module."""
+    origin: Path | None = None
+    """Source file of the registering module; deviations are looked for beside it."""
+
+    @property
+    def version(self) -> str:
+        """Version of the package that it adapts; kvassay's own for built-ins."""
+        try:
+            return importlib.metadata.version(self.package or "kvassay")
+        except importlib.metadata.PackageNotFoundError:
+            return "not installed" if self.package else "unversioned"
+
+    @property
+    def available(self) -> bool:
+        """Whether the package it adapts is installed."""
+        return self.package is None or self.version != "not installed"
+
+    def build(self, **arguments: Any) -> Any:
+        """A new instance, checked for the methods that its declaration needs.
+
+        Raises `Unavailable` if its package is missing, `ContractError` if a method is.
+        """
+        if not self.available:
+            hint = f"; install it with: {self.install}" if self.install else ""
+            raise Unavailable(f"{self.name} needs {self.package}, which is not installed{hint}")
+        instance = self.factory(**arguments)
+        check_methods(instance, self)
+        return instance
+
+
+_registered: dict[str, Registration] = {}
+
+
+def implementation(
+    name: str,
+    *,
+    kind: type,
+    declaration: Declaration | None = None,
+    package: str | None = None,
+    install: str | None = None,
+) -> Callable[[Factory], Factory]:
+    """Register a class or factory under `name`.
+
+    A CacheManager factory is called with the keywords ``num_blocks, block_size``, a PrefixIndex
+    with ``capacity, page_size``, a PagedAttention and an Engine with none. Raises `ContractError`
+    for an unknown kind, a capability the kind does not have, or a name that is taken.
+    """
+
+    origin = Path(sys._getframe(1).f_code.co_filename).resolve()
+
+    def register(factory: Factory) -> Factory:
+        declared = declaration if declaration is not None else Declaration()
+        add(
+            Registration(
+                name=name,
+                kind=kind,
+                factory=factory,
+                declaration=declared,
+                package=package,
+                install=install,
+                reference=name,
+                origin=origin,
+            )
+        )
+        return factory
+
+    return register
+
+
+def add(registration: Registration) -> None:
+    """Enter a registration, checking name, kind and declaration."""
+    _check_registration(registration)
+    known = _registered.get(registration.name)
+    if known is not None and not _same_source(known, registration):
+        raise ContractError(
+            f"the name {registration.name!r} is taken by {known.origin}; "
+            f"{registration.origin} must choose another"
+        )
+    _registered[registration.name] = registration
+
+
+def _same_source(one: Registration, other: Registration) -> bool:
+    return one.origin is not None and one.origin == other.origin
+
+
+def _check_registration(registration: Registration) -> None:
+    name, kind = registration.name, registration.kind
+    if not name or not isinstance(name, str) or any(c in name for c in "/\\:[] "):
+        raise ContractError(f"name: expected a word without / \\ : [ ] or blanks, got {name!r}")
+    if kind not in METHODS:
+        known = ", ".join(k.__name__ for k in METHODS)
+        raise ContractError(f"{name}: unknown kind {kind!r}; expected one of {known}")
+    foreign = registration.declaration.capabilities - set(CAPABILITY_METHODS[kind])
+    if foreign:
+        listed = ", ".join(sorted(foreign))
+        raise ContractError(f"{name}: a {kind.__name__} has no capability {listed}")
+
+
+def check_methods(instance: Any, registration: Registration) -> None:
+    """Raise `ContractError` naming the first method that kind or declaration ask for in vain."""
+    name, kind = registration.name, registration.kind
+    for method in METHODS[kind]:
+        if not callable(getattr(instance, method, None)):
+            raise ContractError(f"{name}: a {kind.__name__} needs the method {method}()")
+    for capability in sorted(registration.declaration.capabilities):
+        for method in CAPABILITY_METHODS[kind][capability]:
+            if not callable(getattr(instance, method, None)):
+                raise ContractError(
+                    f"{name} declares {capability.value.upper()}, which needs the method {method}()"
+                )
+
+
+# ----------------------------------------------------------------------------------------- finding
+
+
+def entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    """The advertised implementations by name, not yet imported."""
+    found = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    return {point.name: point for point in found}
+
+
+def built_in_names() -> list[str]:
+    """Names of the implementations that kvassay brings along, engine adapters apart."""
+    return sorted(
+        name
+        for name, point in entry_points().items()
+        if point.module.startswith("kvassay.impls.")
+        and not point.module.startswith(("kvassay.impls.engines.", "kvassay.impls.faulty."))
+    )
+
+
+def find(reference: str) -> list[Registration]:
+    """Registrations behind what a user typed: a name, ``./file.py`` or ``package.module``.
+
+    Raises `UnknownImplementation` with the known names, or what went wrong in the import.
+    """
+    if reference in entry_points():
+        return [_load_entry_point(reference)]
+    if reference in _registered:
+        return [_registered[reference]]
+    if reference.endswith(".py") or "/" in reference:
+        return _load_file(reference)
+    if "." in reference or importlib.util.find_spec(reference) is not None:
+        return _load_module(reference)
+    known = ", ".join(sorted({*entry_points(), *_registered})) or "none"
+    raise UnknownImplementation(
+        f"no implementation {reference!r}: expected a known name ({known}), "
+        "a file ./my_cache.py or a module my_package.cache"
+    )
+
+
+def _load_entry_point(name: str) -> Registration:
+    point = entry_points()[name]
+    point.load()
+    if name not in _registered:
+        raise UnknownImplementation(
+            f"entry point {name!r} loads {point.value}, which registers no implementation so named"
+        )
+    return _registered[name]
+
+
+def _load_file(reference: str) -> list[Registration]:
+    path = Path(reference).expanduser().resolve()
+    if not path.is_file():
+        raise UnknownImplementation(f"no file {reference!r} (looked for {path})")
+    module_name = f"kvassay_file_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if module_name in sys.modules:
+        return _nonempty(_registered_in(path), reference)
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise UnknownImplementation(f"{reference!r} cannot be imported as Python source")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return _nonempty(_at(_registered_in(path), str(path)), reference)
+
+
+def _load_module(reference: str) -> list[Registration]:
+    try:
+        module = importlib.import_module(reference)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not reference.startswith(error.name):
+            raise
+        raise UnknownImplementation(f"no module {reference!r}: {error}") from error
+    found = _registered_in(Path(module.__file__ or "").resolve())
+    return _nonempty(_at(found, reference), reference)
+
+
+def _registered_in(path: Path) -> list[Registration]:
+    return [entry for entry in _registered.values() if entry.origin == path]
+
+
+def _at(found: list[Registration], reference: str) -> list[Registration]:
+    placed = []
+    for entry in found:
+        moved = replace(entry, reference=reference)
+        _registered[entry.name] = moved
+        placed.append(moved)
+    return placed
+
+
+def _nonempty(found: list[Registration], reference: str) -> list[Registration]:
+    if not found:
+        raise UnknownImplementation(
+            f"{reference!r} registers nothing: decorate a class with "
+            '@implementation("name", kind=CacheManager, declaration=Declaration(...))'
+        )
+    return found

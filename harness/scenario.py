@@ -1,0 +1,301 @@
+"""A scenario: an engine-neutral list of operations on a cache manager, as a small JSON file.
+
+The same file is counterexample, regression corpus, replay, soak test and benchmark load. An
+operation that is not legal in the state it meets (its request is gone, its capability is not
+declared) is skipped, so that any sub-list of a scenario is a scenario too: that is what lets
+the shrinker drop operations freely. An observation that is an access is itself an operation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from kvassay.harness.contract import CacheKey, Outcome, Span
+
+SCHEMA_VERSION = 1
+
+
+class BadScenario(ValueError):
+    """A file that is not a scenario of this version; says where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Look up a whole prompt and reserve slots for it."""
+
+    request: str
+    key: CacheKey
+    op: Literal["admit"] = "admit"
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Look up a prompt and pin what it hits, without reserving."""
+
+    request: str
+    key: CacheKey
+    op: Literal["begin"] = "begin"
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Slots for the next tokens of a begun prompt."""
+
+    request: str
+    num_tokens: int
+    op: Literal["reserve"] = "reserve"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The KV of the first `num_tokens` is written; all that have slots if None."""
+
+    request: str
+    num_tokens: int | None = None
+    op: Literal["commit"] = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Slots for further tokens, the last `drafts` of them unverified."""
+
+    request: str
+    tokens: tuple[int, ...]
+    drafts: int = 0
+    op: Literal["append"] = "append"
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Keep the first `num_tokens` of the pending drafts, drop the rest."""
+
+    request: str
+    num_tokens: int
+    op: Literal["accept"] = "accept"
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Children that share the parent's KV."""
+
+    parent: str
+    children: tuple[str, ...]
+    op: Literal["fork"] = "fork"
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut a request back to `num_tokens`."""
+
+    request: str
+    num_tokens: int
+    op: Literal["truncate"] = "truncate"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A request leaves."""
+
+    request: str
+    outcome: Outcome = Outcome.FINISHED
+    op: Literal["release"] = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Free cached blocks by request."""
+
+    num_blocks: int
+    op: Literal["evict"] = "evict"
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Forget everything cached (skipped while requests are live)."""
+
+    op: Literal["reset"] = "reset"
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Finish what was deferred."""
+
+    op: Literal["drain"] = "drain"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Ask whether a key can be admitted; a yes binds the next operation."""
+
+    key: CacheKey
+    op: Literal["query"] = "query"
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """Ask what a key would hit, without an access."""
+
+    key: CacheKey
+    op: Literal["peek"] = "peek"
+
+
+@dataclass(frozen=True, slots=True)
+class Quiesce:
+    """Release every request, drain, and hand out the whole pool once more."""
+
+    op: Literal["quiesce"] = "quiesce"
+
+
+Operation: TypeAlias = (
+    Admit
+    | Begin
+    | Reserve
+    | Commit
+    | Append
+    | Accept
+    | Fork
+    | Truncate
+    | Release
+    | Evict
+    | Reset
+    | Drain
+    | Query
+    | Peek
+    | Quiesce
+)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Operations on one pool, with what is known about where they come from."""
+
+    num_blocks: int
+    block_size: int
+    operations: tuple[Operation, ...]
+    name: str = ""
+    note: str = ""
+    """What it shows: for a person."""
+    violates: str | None = None
+    """The invariant that it was found to break, and in which implementation."""
+    schema: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if self.num_blocks < 1 or self.block_size < 1:
+            raise BadScenario(
+                f"a pool of {self.num_blocks} blocks of {self.block_size} tokens: expected >= 1"
+            )
+
+    @property
+    def num_counted(self) -> int:
+        """Operations, commits not counted."""
+        return sum(1 for operation in self.operations if not isinstance(operation, Commit))
+
+
+# ------------------------------------------------------------------------------------------- JSON
+
+
+def validator() -> Any:
+    """pydantic's validator of a scenario file (imported only when a file is read)."""
+    from pydantic import TypeAdapter
+
+    strict = {"extra": "forbid"}
+    for kind in (Scenario, CacheKey, Span, *kinds()):
+        kind.__pydantic_config__ = strict
+    return TypeAdapter(Scenario)
+
+
+def from_json(text: str, source: str = "scenario") -> Scenario:
+    """Parse and validate a scenario; `BadScenario` says what is wrong and where."""
+    from pydantic import ValidationError
+
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadScenario(f"{source}: not JSON: {error}") from None
+    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA_VERSION:
+        found = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
+        raise BadScenario(f"{source}: expected schema {SCHEMA_VERSION}, got {found!r}")
+    try:
+        parsed = validator().validate_json(json.dumps(raw))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "scenario"
+        raise BadScenario(f"{source}: {where}: {first['msg']}, got {first['input']!r}") from None
+    return replace(parsed, operations=tuple(_checked(op, source) for op in parsed.operations))
+
+
+def _checked(operation: Operation, source: str) -> Operation:
+    """Keys hold tuples, so that operations compare; tokens are what a model could have."""
+    key = getattr(operation, "key", None)
+    tokens = key.tokens if key is not None else getattr(operation, "tokens", (0,))
+    if not tokens or any(token < 0 for token in tokens):
+        raise BadScenario(f"{source}: {operation.op}: expected tokens >= 0, got {list(tokens)}")
+    if key is None:
+        return operation
+    key = replace(key, tokens=tuple(key.tokens), spans=tuple(key.spans))
+    return replace(operation, key=key)  # type: ignore[call-arg]
+
+
+def load(path: Path | str) -> Scenario:
+    """Read a scenario file."""
+    file = Path(path)
+    try:
+        return from_json(file.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise BadScenario(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def to_json(scenario: Scenario) -> str:
+    """The file form: one operation a line, defaults left out."""
+    head = {
+        "schema": scenario.schema,
+        "name": scenario.name,
+        "note": scenario.note,
+        "violates": scenario.violates,
+        "num_blocks": scenario.num_blocks,
+        "block_size": scenario.block_size,
+    }
+    fields = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in head.items() if v not in ("", None)]
+    operations = ",\n".join(f"    {json.dumps(as_dict(op))}" for op in scenario.operations)
+    fields.append('  "operations": [\n' + operations + "\n  ]")
+    return "{\n" + ",\n".join(fields) + "\n}\n"
+
+
+def as_dict(operation: Operation) -> dict[str, Any]:
+    """Plain data of one operation, the kind first, defaults left out."""
+    out: dict[str, Any] = {"op": operation.op}
+    for name in operation.__dataclass_fields__:
+        value = getattr(operation, name)
+        if name == "op" or value is None:
+            continue
+        if isinstance(value, CacheKey):
+            value = _key_dict(value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        if name == "drafts" and value == 0:
+            continue
+        out[name] = value
+    return out
+
+
+def _key_dict(key: CacheKey) -> dict[str, Any]:
+    out: dict[str, Any] = {"tokens": list(key.tokens)}
+    if key.salt is not None:
+        out["salt"] = key.salt
+    if key.adapter is not None:
+        out["adapter"] = key.adapter
+    if key.spans:
+        out["spans"] = [
+            {"start": span.start, "length": span.length, "content": span.content}
+            for span in key.spans
+        ]
+    return out
+
+
+def kinds() -> Sequence[type]:
+    """All kinds of operation."""
+    return get_args(Operation)

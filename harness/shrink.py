@@ -1,0 +1,134 @@
+"""Delta debugging on the operation list of a scenario.
+
+Zeller's ddmin over operations, then simpler arguments: shorter prompts, no salt, fewer children,
+small tokens. A candidate counts if it breaks the same invariant; every candidate is a full
+replay on a new instance, which takes well under a millisecond for a built-in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from kvassay.harness.contract import CacheKey, Outcome
+from kvassay.harness.keys import cut
+from kvassay.harness.scenario import Admit, Append, Begin, Fork, Operation, Release, Scenario
+
+Fails = Callable[[Scenario], bool]
+SECONDS = 3.0
+"""Time after which the smallest scenario so far is good enough."""
+
+
+def shrink(scenario: Scenario, fails: Fails, seconds: float = SECONDS) -> Scenario:
+    """The smallest scenario found for which `fails` still holds."""
+    deadline = time.monotonic() + seconds
+    smallest = scenario
+    for _ in range(10):
+        before = smallest
+        smallest = _fewer_operations(smallest, fails, deadline)
+        smallest = _smaller_pool(smallest, fails, deadline)
+        smallest = _simpler_arguments(smallest, fails, deadline)
+        smallest = _small_tokens(smallest, fails)
+        if smallest == before or time.monotonic() > deadline:
+            break
+    return smallest
+
+
+def _with(scenario: Scenario, operations: Sequence[Operation]) -> Scenario:
+    return replace(scenario, operations=tuple(operations))
+
+
+def _fewer_operations(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+    operations = list(scenario.operations)
+    chunk = max(1, len(operations) // 2)
+    while time.monotonic() < deadline:
+        removed = False
+        stop = len(operations)
+        while stop > 0:
+            start = max(0, stop - chunk)
+            candidate = operations[:start] + operations[stop:]
+            if candidate and fails(_with(scenario, candidate)):
+                operations, removed = candidate, True
+            stop = start
+        if chunk == 1 and not removed:
+            break
+        chunk = max(1, chunk // 2) if not removed or chunk > 1 else 1
+    return _with(scenario, operations)
+
+
+def _smaller_pool(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+    for num_blocks in range(1, scenario.num_blocks):
+        candidate = replace(scenario, num_blocks=num_blocks)
+        if time.monotonic() > deadline:
+            break
+        if fails(candidate):
+            return candidate
+    return scenario
+
+
+def _simpler_arguments(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+    operations = list(scenario.operations)
+    for index in range(len(operations)):
+        progress = True
+        while progress and time.monotonic() < deadline:
+            progress = False
+            for simpler in _simpler(operations[index], scenario.block_size):
+                candidate = [*operations[:index], simpler, *operations[index + 1 :]]
+                if fails(_with(scenario, candidate)):
+                    operations, progress = candidate, True
+                    break
+    return _with(scenario, operations)
+
+
+def _simpler(operation: Operation, block_size: int) -> Iterator[Operation]:
+    """Variants of one operation that are simpler than it is."""
+    if isinstance(operation, Admit | Begin):
+        for key in _simpler_keys(operation.key, block_size):
+            yield replace(operation, key=key)
+    elif isinstance(operation, Append):
+        for stop in _shorter(len(operation.tokens), block_size):
+            yield replace(
+                operation, tokens=operation.tokens[:stop], drafts=min(operation.drafts, stop)
+            )
+        if operation.drafts:
+            yield replace(operation, drafts=0)
+    elif isinstance(operation, Fork) and len(operation.children) > 1:
+        yield replace(operation, children=operation.children[:1])
+    elif isinstance(operation, Release) and operation.outcome is not Outcome.FINISHED:
+        yield replace(operation, outcome=Outcome.FINISHED)
+
+
+def _simpler_keys(key: CacheKey, block_size: int) -> Iterator[CacheKey]:
+    if key.spans:
+        yield replace(key, spans=())
+    if key.salt is not None:
+        yield replace(key, salt=None)
+    if key.adapter is not None:
+        yield replace(key, adapter=None)
+    for stop in _shorter(len(key.tokens), block_size):
+        yield cut(key, stop)
+
+
+def _shorter(length: int, block_size: int) -> Iterator[int]:
+    """Shorter lengths: one token, half, one block less, one token less."""
+    for stop in dict.fromkeys((1, length // 2, length - block_size, length - 1)):
+        if 1 <= stop < length:
+            yield stop
+
+
+def _small_tokens(scenario: Scenario, fails: Fails) -> Scenario:
+    """Rename tokens to 0, 1, 2, ... in the order of their first use."""
+    names: dict[int, int] = {}
+    renamed: list[Operation] = []
+    for operation in scenario.operations:
+        if isinstance(operation, Append):
+            tokens = tuple(names.setdefault(token, len(names)) for token in operation.tokens)
+            renamed.append(replace(operation, tokens=tokens))
+        elif (key := getattr(operation, "key", None)) is not None:
+            tokens = tuple(names.setdefault(token, len(names)) for token in key.tokens)
+            renamed.append(replace(operation, key=replace(key, tokens=tokens)))  # type: ignore[call-arg]
+        else:
+            renamed.append(operation)
+    candidate = _with(scenario, renamed)
+    return candidate if candidate != scenario and fails(candidate) else scenario

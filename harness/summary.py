@@ -1,0 +1,143 @@
+"""The verdict table and the state of the runs, at the end of the terminal output."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from kvassay.harness.invariants import LAW
+from kvassay.harness.verdict import Status, worst
+
+PROPERTY = "kvassay"
+STYLES = {
+    Status.PASS: "green",
+    Status.FAIL: "bold red",
+    Status.ERROR: "bold red",
+    Status.DEVIATION: "yellow",
+    Status.NOT_CLAIMED: "dim",
+    Status.NOT_REACHED: "magenta",
+}
+
+
+class Summary:
+    """Collects what the tests reported, in whichever process they ran."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.verdicts: dict[str, dict[str, list[Status]]] = defaultdict(lambda: defaultdict(list))
+        self.runs: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call":
+            return
+        for name, payload in report.user_properties:
+            if name == PROPERTY and isinstance(payload, dict):
+                self._take(payload)
+
+    def _take(self, payload: dict[str, Any]) -> None:
+        if "verdict" in payload:
+            verdict = payload["verdict"]
+            statuses = self.verdicts[verdict["implementation"]][verdict["invariant"]]
+            statuses.append(Status(verdict["status"]))
+        if "run" in payload:
+            self.runs.append(payload["run"])
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self.verdicts:
+            return
+        terminalreporter.section("kvassay verdicts")
+        terminalreporter.write_line(self.table(terminalreporter.hasmarkup))
+        for line in self.lines():
+            terminalreporter.write_line(line)
+
+    # ------------------------------------------------------------------------------------ the table
+
+    def table(self, colour: bool = False) -> str:
+        """Invariants down, implementations across."""
+        names = sorted(self.verdicts)
+        table = Table(show_edge=False, pad_edge=False, header_style="bold")
+        table.add_column("invariant", no_wrap=True)
+        for name in names:
+            table.add_column(name, no_wrap=True)
+        for entry in LAW.values():
+            cells = [self._cell(name, entry.id) for name in names]
+            if any(cells):
+                table.add_row(f"{entry.id:<4}{entry.title}", *cells)
+        table.add_section()
+        table.add_row("total", *(self._total(name) for name in names))
+        out = io.StringIO()
+        width = max(100, 30 + 16 * len(names))
+        Console(file=out, force_terminal=colour, width=width, no_color=not colour).print(table)
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+    def _cell(self, name: str, invariant: str) -> str:
+        statuses = self.verdicts[name].get(invariant)
+        if not statuses:
+            return ""
+        status = worst(statuses)
+        return f"[{STYLES[status]}]{status}[/]"
+
+    def _total(self, name: str) -> str:
+        counts: dict[Status, int] = defaultdict(int)
+        for statuses in self.verdicts[name].values():
+            counts[worst(statuses)] += 1
+        return ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
+
+    # ---------------------------------------------------------------------------------- below it
+
+    def lines(self) -> list[str]:
+        """Declarations, health of the runs, what was never met, and the findings."""
+        out = []
+        for name in sorted({run["implementation"] for run in self.runs}):
+            runs = [run for run in self.runs if run["implementation"] == name]
+            out += ["", *_about(name, runs)]
+        return out
+
+
+def _about(name: str, runs: list[dict[str, Any]]) -> list[str]:
+    operations = sum(run["operations"] for run in runs)
+    seconds = sum(run["seconds"] for run in runs)
+    examples = sum(run["examples"] for run in runs)
+    declared = "; ".join(f"{key}={value}" for key, value in runs[0]["declared"].items())
+    lines = [
+        f"{name}: {examples} examples, {operations} operations in {seconds:.1f} s",
+        f"  declares {declared or 'nothing beyond the defaults'}",
+        f"  {_health(runs, operations)}",
+    ]
+    stale = _everywhere([run["stale_declarations"] for run in runs])
+    lines += [f"  stale declaration: {text}" for text in stale]
+    for run in runs:
+        lines += [f"  stale deviation: {text}" for text in run["stale_deviations"]]
+        for finding in run["findings"]:
+            lines.append(
+                f"  {finding['invariant']} in suite {run['suite']}: {finding['operations']} "
+                f"operations, {finding['how']}: {finding['replay']}"
+            )
+    return lines
+
+
+def _health(runs: list[dict[str, Any]], operations: int) -> str:
+    def total(kind: str, what: str) -> int:
+        return sum(int(run[kind].get(what, 0)) for run in runs)
+
+    skipped = total("effects", "skipped")
+    parts = [f"{1 - skipped / max(1, operations):.1%} took effect"]
+    for what, label in (
+        ("pool full: refusal", "refused"),
+        ("hit", "hits"),
+        ("split: key left an earlier one", "diverged"),
+        ("eviction", "evictions"),
+        ("fork, then write", "fork-then-write"),
+    ):
+        parts.append(f"{label} {total('met', what) / max(1, operations):.1%}")
+    return "health: " + ", ".join(parts)
+
+
+def _everywhere(lists: list[list[str]]) -> list[str]:
+    """Texts that stand in every list."""
+    return [text for text in lists[0] if all(text in other for other in lists)]

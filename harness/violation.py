@@ -1,0 +1,78 @@
+"""What a conviction says: the law, the anomaly by name, where, expected and got."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kvassay.harness.scenario import Operation
+
+
+class Anomaly(StrEnum):
+    """Named ways to break an invariant."""
+
+    ACCOUNTING = "accounting drift"
+    TOO_MANY_BLOCKS = "more blocks than the pool has"
+    DOUBLE_HAND_OUT = "double hand-out"
+    PREMATURE_REUSE = "reuse while a sharer lives"
+    PIN_IGNORED = "pinned block handed out"
+    PARTIAL_PAGE = "page given back while partly covered"
+    UNDUE_REFUSAL = "undue refusal"
+    BROKEN_PROMISE = "broken promise of a capacity query"
+    REFUSAL_DAMAGE = "refusal with side effects"
+    LEAK = "leak"
+    TABLE = "incoherent block table"
+    FOREIGN_CHANGE = "table changed by another's operation"
+    SHARER_WRITE = "write seen by a sharer"
+    LOST_COPY = "lost copy"
+    FOREIGN_WRITE = "foreign write"
+    PHANTOM_HIT = "phantom hit"
+    WRONG_KEY = "hit for another key"
+    LAW = "hit law broken"
+    HOLE = "hit past a hole"
+    UNWRITTEN = "hit on unwritten KV"
+    OVERWRITTEN = "hit on overwritten KV"
+    STALE_HIT = "stale hit"
+    SPLIT = "prefix lost in a split"
+    EVICT_AMOUNT = "wrong amount evicted"
+    WRONG_VICTIM = "wrong victim"
+    REMAP = "undeclared remap"
+    MISSED_HIT = "missed hit"
+    MIRROR = "mirror disagrees with look-up"
+    EVENT_ORDER = "incomplete or unordered events"
+    NOT_AN_ANSWER = "answer out of contract"
+
+
+@dataclass
+class Violation(Exception):  # noqa: N818 - a verdict, not an error of the program
+    """An invariant is broken."""
+
+    invariant: str
+    anomaly: Anomaly
+    expected: str
+    got: str
+    index: int = -1
+    """Number of the operation in its scenario."""
+    operation: Operation | None = None
+    tables: dict[str, list[int]] = field(default_factory=dict)
+    """Block tables of the live requests at that moment."""
+
+    def __str__(self) -> str:
+        where = f"operation {self.index}" + (f" ({self.operation.op})" if self.operation else "")
+        return (
+            f"{self.invariant} {self.anomaly}, {where}: expected {self.expected}; got {self.got}"
+        )
+
+
+@dataclass
+class Crash(Exception):  # noqa: N818 - a verdict, not an error of the program
+    """The implementation raised something the contract does not know, or did not return."""
+
+    what: str
+    index: int = -1
+    operation: Operation | None = None
+    tables: dict[str, list[int]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        where = f"operation {self.index}" + (f" ({self.operation.op})" if self.operation else "")
+        return f"error in {where}: {self.what}"

@@ -1,0 +1,257 @@
+"""Controls: correct managers with unusual habits, which the harness must not convict.
+
+Each is `HashedCache` with one habit changed and, where the contract has a word for it, declared.
+Importing this module registers each as implementation ``control-<name>``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from kvassay.harness.contract import (
+    CacheKey,
+    CacheManager,
+    Capability,
+    Counters,
+    Declaration,
+    Dedup,
+    Granularity,
+    Order,
+    Outcome,
+    OutOfBlocks,
+    Publish,
+    Reclaim,
+    Refusal,
+    Tie,
+)
+from kvassay.harness.registry import implementation
+from kvassay.impls.faulty.hashed import DECLARATION, HashedCache, LiveRequest
+
+CACHE_ONLY = frozenset(
+    {Capability.PREFIX_CACHE, Capability.SALT, Capability.ADAPTER, Capability.EVICT}
+)
+PLAIN = Declaration(capabilities=DECLARATION.capabilities - CACHE_ONLY)
+UNORDERED: dict[str, Any] = {"order": Order.NONE, "stamps": frozenset()}
+
+Control = TypeVar("Control", bound=type[HashedCache])
+
+
+def control(name: str, declaration: Declaration) -> Callable[[Control], Control]:
+    """Register a class as ``control-<name>``."""
+    return implementation(f"control-{name}", kind=CacheManager, declaration=declaration)
+
+
+# ------------------------------------------------------------------------------ no prefix cache
+
+
+class PlainPool(HashedCache):
+    """Blocks and tables alone: nothing is ever published."""
+
+    def _publish(self, entry: LiveRequest, count: int) -> None:
+        """Keep nothing."""
+
+
+@control("bump", replace(PLAIN, reclaim=Reclaim.RESET))
+class BumpAllocator(PlainPool):
+    """Hands every block out once, and again only after a reset."""
+
+    def _give_back(self, block: int) -> None:
+        """Never before the reset."""
+
+    def _clear(self) -> None:
+        self._free.clear()
+        self._free.extend(self._block_ids())
+
+    def counters(self) -> Counters:
+        """A spent block is neither in use nor cached, hence free by the contract's words."""
+        used = len(self.refcounts())
+        return Counters(free=self.num_blocks - used, cached=0, used=used)
+
+
+@control("random-order", PLAIN)
+class RandomOrder(PlainPool):
+    """Takes any free block, by a seeded draw."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self._random = random.Random(num_blocks)
+
+    def _take_block(self) -> int:
+        self._free.rotate(self._random.randrange(len(self._free)))
+        return super()._take_block()
+
+
+# ------------------------------------------------------------------------------------ pool habits
+
+
+@control("null-block", replace(DECLARATION, reserved_ids=(0,)))
+class NullBlock(HashedCache):
+    """Block 0 is no storage."""
+
+    def _block_ids(self) -> Iterable[int]:
+        return range(1, self.num_blocks + 1)
+
+
+@control("sparse-ids", DECLARATION)
+class SparseIds(HashedCache):
+    """Ids are neither dense nor below the number of blocks."""
+
+    def _block_ids(self) -> Iterable[int]:
+        return range(5, 5 + 3 * self.num_blocks, 3)
+
+
+@control("watermark", replace(DECLARATION, watermark=1))
+class Watermark(HashedCache):
+    """Admission leaves one block free or evictable; append takes the last."""
+
+    def _room_for_admission(self, hits: Sequence[int]) -> int:
+        return super()._room_for_admission(hits) - 1
+
+
+@control("lookahead", replace(DECLARATION, lookahead=1))
+class Lookahead(HashedCache):
+    """Tables hold one block more than needed whenever one is free; none is evicted for it."""
+
+    def admit(self, request: str, key: CacheKey) -> int:
+        hit = super().admit(request, key)
+        self._look_ahead(self._live[request])
+        return hit
+
+    def append(self, request: str, tokens: Sequence[int]) -> None:
+        super().append(request, tokens)
+        self._look_ahead(self._live[request])
+
+    def _look_ahead(self, entry: LiveRequest) -> None:
+        if self._free and len(entry.table) == self._blocks_for(len(entry.tokens)):
+            entry.table.append(self._take_block())
+
+    def _share_on_fork(self, parent: LiveRequest) -> LiveRequest:
+        needed = self._blocks_for(len(parent.tokens))
+        return super()._share_on_fork(replace(parent, table=parent.table[:needed]))
+
+
+@control("row-limit", replace(DECLARATION, max_requests=2))
+class RowLimit(HashedCache):
+    """Two rows: the third live request is refused."""
+
+    def admit(self, request: str, key: CacheKey) -> int:
+        self._require_rows(1)
+        return super().admit(request, key)
+
+    def fork(self, parent: str, children: Sequence[str]) -> None:
+        self._require_rows(len(children))
+        super().fork(parent, children)
+
+    def _require_rows(self, count: int) -> None:
+        if len(self._live) + count > 2:
+            raise OutOfBlocks(f"{count} rows needed, {2 - len(self._live)} free")
+
+
+@control("may-evict", replace(DECLARATION, refusal=Refusal.MAY_EVICT))
+class MayEvict(HashedCache):
+    """Makes room before it finds that it is not enough."""
+
+    def _require(self, needed: int, room: int) -> None:
+        if needed > room:
+            self.evict(self.num_blocks)
+        super()._require(needed, room)
+
+
+# ------------------------------------------------------------------------------------- replacement
+
+
+@control("head-first", replace(DECLARATION, tie=Tie.HEAD_FIRST))
+class HeadFirst(HashedCache):
+    """Of one request's blocks, the first goes first: chains lose their head and become holes."""
+
+    def _release_order(self, blocks: Sequence[int]) -> Iterable[int]:
+        return blocks
+
+
+@control("fifo", replace(DECLARATION, order=Order.FIFO, stamps=frozenset(), tie=Tie.HEAD_FIRST))
+class Fifo(HashedCache):
+    """The idle block that was published first goes first, however often it was used since."""
+
+    def _victim(self) -> int:
+        return next(block for block in self._key_of if block in self._idle)
+
+
+@control("evict-all", replace(DECLARATION, **UNORDERED, granularity=Granularity.ALL))
+class EvictAll(HashedCache):
+    """Has no replacement policy: when room is needed, everything idle goes."""
+
+    def _recycle(self) -> int:
+        self.evict(1)
+        return self._free.popleft()
+
+    def evict(self, num_blocks: int) -> int:
+        return super().evict(self.num_blocks if num_blocks else 0)
+
+
+# ---------------------------------------------------------------------------- publishing, hit law
+
+
+@control("remap", replace(DECLARATION, dedup=Dedup.REMAP))
+class Remap(HashedCache):
+    """A duplicate gives way: the table gets the block that is known, its own becomes free."""
+
+    def _publish_block(self, entry: LiveRequest, index: int, key: bytes) -> None:
+        canonical = self._lookup(key)
+        if canonical is None:
+            super()._publish_block(entry, index, key)
+            return
+        self._hold(canonical)
+        self._drop(entry.table[index])
+        entry.table[index] = canonical
+
+
+@control("first-copy", DECLARATION)
+class FirstCopy(HashedCache):
+    """A duplicate stays in its table but is not made known, and is free after its request."""
+
+    def _map(self, block: int, key: bytes) -> None:
+        if self._lookup(key) is None:
+            super()._map(block, key)
+
+
+@control(
+    "publish-at-finish",
+    replace(DECLARATION, publish=Publish.RELEASE, publish_on=frozenset({Outcome.FINISHED})),
+)
+class PublishAtFinish(HashedCache):
+    """Only requests that finish leave something behind, at the moment they leave."""
+
+    def release(self, request: str, outcome: Outcome = Outcome.FINISHED) -> None:
+        entry = self._live[request]
+        if outcome is Outcome.FINISHED:
+            super()._publish(entry, entry.committed // self.block_size)
+        super().release(request, outcome)
+
+    def _publish(self, entry: LiveRequest, count: int) -> None:
+        """Not yet."""
+
+    def _map(self, block: int, key: bytes) -> None:
+        if block not in self._key_of:
+            super()._map(block, key)
+
+
+@control("drop-one", replace(DECLARATION, drop=1))
+class DropOne(HashedCache):
+    """Leaves the last block of every hit to compute, as draft models need it."""
+
+    def _match(self, entry: LiveRequest) -> list[int]:
+        return super()._match(entry)[:-1]
+
+
+# ---------------------------------------------------------------------------------- copy-on-write
+
+
+@control("copy-published", replace(DECLARATION, **UNORDERED))
+class CopyPublished(HashedCache):
+    """Never withdraws: a write into a published block goes to a copy even for its only owner."""
+
+    def _needs_copy(self, block: int) -> bool:
+        return super()._needs_copy(block) or block in self._key_of

@@ -1,0 +1,79 @@
+"""Checks of what callers pass in, shared by the built-in cache managers.
+
+Each function returns the value in the form the manager works with, or raises `ValueError` or
+`KeyError` that says what was given and what was expected. They run before a manager touches its
+state, so that a misuse changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from operator import index
+from typing import Any, TypeVar
+
+Live = TypeVar("Live")
+
+
+def whole(value: Any, name: str, low: int, high: int | None = None) -> int:
+    """`value` as an int with low <= value <= high; bools are not numbers here."""
+    number: int | None = value
+    if type(value) is not int:
+        try:
+            number = None if isinstance(value, bool) else index(value)
+        except TypeError:
+            number = None
+    if number is None or number < low or (high is not None and number > high):
+        bound = f">= {low}" if high is None else f"in {low}..{high}"
+        raise ValueError(f"{name}: expected an int {bound}, got {value!r}")
+    return number
+
+
+def token_list(tokens: Sequence[int]) -> list[int]:
+    """The tokens as a new list: at least one, none negative, any integer type but bool."""
+    try:
+        kinds = set(map(type, tokens))
+        values = list(tokens) if kinds == {int} else list(map(index, tokens))
+    except TypeError:
+        raise ValueError(f"tokens: expected a sequence of ints, got {tokens!r}") from None
+    if bool in kinds:
+        raise ValueError(f"tokens: expected ints, got a bool among {tokens!r}")
+    if not values:
+        raise ValueError("tokens: expected at least one token, got none")
+    if min(values) < 0:
+        raise ValueError(f"tokens: expected ints >= 0, got {min(values)}")
+    return values
+
+
+def field_of(key: Any, name: str) -> Any:
+    """One field of a `CacheKey` or of whatever looks like one."""
+    try:
+        return getattr(key, name)
+    except AttributeError:
+        raise ValueError(f"key: expected a CacheKey, but {key!r} has no {name}") from None
+
+
+def new_request(request: Any, live: Container[str]) -> str:
+    """An id that no live request has."""
+    if not isinstance(request, str):
+        raise ValueError(f"request: expected a str, got {request!r}")
+    if request in live:
+        raise ValueError(f"request: {request!r} is live already; expected a new id")
+    return request
+
+
+def new_children(children: Any, live: Container[str]) -> list[str]:
+    """At least one id for the children of a fork, each of them new."""
+    if isinstance(children, str) or not isinstance(children, Sequence) or not children:
+        raise ValueError(f"children: expected a sequence of new ids, got {children!r}")
+    names = [new_request(child, live) for child in children]
+    if len(set(names)) < len(names):
+        raise ValueError(f"children: expected distinct ids, got {names!r}")
+    return names
+
+
+def live_request(request: Any, live: Mapping[str, Live]) -> Live:
+    """The state of a live request."""
+    try:
+        return live[request]
+    except (KeyError, TypeError):
+        raise KeyError(f"request: {request!r} is not live; expected the id of a live one") from None

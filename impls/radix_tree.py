@@ -1,0 +1,391 @@
+"""RadixAttention's prefix tree: which KV is resident, and in which blocks of the paged pool.
+
+A compressed tree over token sequences. A path from a root spells a prefix; a node stands for the
+tokens at positions [start, end) of every prefix below it. The tree is token-granular, the pool it
+points into is paged: position p of a prefix lies in block index ``p // B``. The two meet in the
+rules of ownership:
+
+* A node owns the blocks of indices start // B up to its end. A node that starts inside a block
+  owns that block whole, with its own copy of the tokens before it: two continuations of one
+  half-filled block need two blocks.
+* A node that ends inside a block owns this last block, its *tail*, as long as it is a leaf. Below
+  an inner node the first block of any child holds the same tokens, so the tail is let go.
+* So the table of a path is found by laying each node's blocks over those of its parent, and every
+  block belongs to exactly one node.
+
+Requests *pin* the node up to whose end the tree's blocks stand in their table; a pin locks the
+path up to the root. A pinned node keeps its tail, also as an inner node: it is in a table.
+
+* A locked node's blocks all stand in live tables, an unlocked node's in none. Hence what the pool
+  counts as idle is exactly what eviction can free.
+* The unlocked nodes form one list by recency. A path becomes unlocked from its deepest node up,
+  and a node cannot be locked below an unlocked one; so a child always comes before its parent,
+  the head of the list is a leaf, and the least recent block is found at once.
+* A split leaves the given node as the lower part, pins and place in the list included, and puts a
+  new node above it: no handle, lock or order notices.
+"""
+
+from __future__ import annotations
+
+from kvassay.harness.contract import CacheEvent
+from kvassay.impls.block_pool import BlockPool
+from kvassay.impls.radix_events import EventLog
+from kvassay.impls.radix_key import Element, Space
+
+
+class TreeNode:
+    """Tokens [start, end) of a prefix and the blocks that hold them."""
+
+    __slots__ = (
+        "blocks",
+        "children",
+        "elements",
+        "end",
+        "entries",
+        "locks",
+        "newer",
+        "older",
+        "parent",
+        "pins",
+        "space",
+        "start",
+    )
+
+    def __init__(
+        self,
+        parent: TreeNode | None,
+        space: Space,
+        start: int,
+        elements: list[Element],
+        blocks: list[int],
+    ) -> None:
+        self.parent = parent
+        self.space = space
+        self.start = start
+        self.end = start + len(elements)
+        self.elements = elements
+        self.blocks = blocks
+        self.entries: list[int] = []  # ids in the event log, one per element once it records
+        self.children: dict[Element, TreeNode] = {}  # by their first element
+        self.pins = 0  # requests that pin this very node
+        self.locks = 0  # pins here and below
+        self.older: TreeNode | None = None  # neighbours in the list of unlocked nodes
+        self.newer: TreeNode | None = None
+
+
+class RadixTree:
+    """The tree of all spaces, and the order in which its blocks are evicted."""
+
+    __slots__ = ("_block_size", "_list", "_log", "_pool", "_roots")
+
+    def __init__(self, pool: BlockPool, block_size: int) -> None:
+        self._pool = pool
+        self._block_size = block_size
+        self._roots: dict[Space, TreeNode] = {}
+        self._log = EventLog()
+        self._list = _empty_list()
+
+    # ------------------------------------------------------------------------------------ look-up
+
+    def root(self, space: Space) -> TreeNode:
+        """The root of a space; a new one becomes part of the tree when it is pinned."""
+        return self._roots.get(space) or TreeNode(None, space, 0, [], [])
+
+    def descend(self, node: TreeNode, elements: list[Element], stop: int) -> tuple[TreeNode, int]:
+        """Follow elements[node.end:stop] down from `node`, as far as they are resident.
+
+        Returns the last node entered and the position reached, which may lie inside it.
+        """
+        position = node.end
+        while position < stop:
+            child = node.children.get(elements[position])
+            if child is None:
+                break
+            reach = min(stop, child.end)
+            if elements[position:reach] != child.elements[: reach - position]:
+                reach = position + _common(elements[position:reach], child.elements)
+            node, position = child, reach
+            if position < child.end:
+                break
+        return node, position
+
+    def owner(self, node: TreeNode, index: int) -> TreeNode:
+        """The node that owns the block of `index`, through which the path to `node` runs.
+
+        Where `node` has let go of its tail, that is the first descendant that has it.
+        """
+        while index - node.start // self._block_size >= len(node.blocks):
+            node = next(iter(node.children.values()))
+        return node
+
+    def block(self, node: TreeNode, index: int) -> int:
+        """The block of `index` that `node` owns."""
+        return node.blocks[index - node.start // self._block_size]
+
+    def path_blocks(self, node: TreeNode, below: TreeNode | None = None) -> list[int]:
+        """The table of the path down to `node`, from the block in which `below` ends if given."""
+        path = []
+        above: TreeNode | None = node
+        while above is not below and above is not None:
+            path.append(above)
+            above = above.parent
+        first = below.end // self._block_size if below is not None else 0
+        table: list[int] = []
+        for node in reversed(path):
+            del table[node.start // self._block_size - first :]
+            table += node.blocks
+        return table
+
+    def idle_blocks(self, node: TreeNode, count: int) -> int:
+        """How many of the first `count` blocks of the path to `node` are idle."""
+        idle = 0
+        above: TreeNode | None = node
+        while above is not None and not above.locks:
+            held = min(len(above.blocks), count - above.start // self._block_size)
+            idle += max(0, held)
+            above = above.parent
+        return idle
+
+    # ------------------------------------------------------------------------------------ pinning
+
+    def cut(self, node: TreeNode, position: int) -> TreeNode:
+        """The node on the path to `node` that ends at `position`; splits where there is none."""
+        while node.start >= position and node.parent is not None:
+            node = node.parent
+        return self._split(node, position) if position < node.end else node
+
+    def pin(self, node: TreeNode) -> None:
+        """One more request has the blocks down to `node` in its table."""
+        node.pins += 1
+        above: TreeNode | None = node
+        while above is not None:
+            if above.older is not None:
+                _unlink(above)
+            above.locks += 1
+            node, above = above, above.parent
+        self._roots[node.space] = node
+
+    def unpin(self, node: TreeNode) -> None:
+        """A request lets go of `node`; what nobody locks any more is now the most recent."""
+        node.pins -= 1
+        if node.children and not node.pins:
+            self._drop_tail(node)
+        while True:
+            node.locks -= 1
+            if node.parent is None:
+                break
+            if not node.locks:
+                assert self._list.older is not None
+                _link(node, after=self._list.older)
+            node = node.parent
+        self._forget_if_empty(node)
+
+    def _split(self, node: TreeNode, position: int) -> TreeNode:
+        """Cut `node` in two at `position`; returns the new upper part."""
+        assert node.parent is not None
+        count = position - node.start
+        first = node.start // self._block_size
+        held = position // self._block_size - first
+        upper = TreeNode(
+            node.parent, node.space, node.start, node.elements[:count], node.blocks[:held]
+        )
+        upper.entries = node.entries[:count]
+        upper.locks = node.locks
+        node.parent.children[upper.elements[0]] = upper
+        node.parent = upper
+        node.start = position
+        node.elements = node.elements[count:]
+        node.entries = node.entries[count:]
+        node.blocks = node.blocks[held:]
+        upper.children[node.elements[0]] = node
+        if node.older is not None:
+            _link(upper, after=node)
+        return upper
+
+    # ----------------------------------------------------------------------------------- growing
+
+    def extend(self, leaf: TreeNode, elements: list[Element], blocks: list[int]) -> None:
+        """Append to a leaf what its request has written since; `blocks` are the further ones."""
+        leaf.entries += self._log.stored(_last_entry(leaf), elements, leaf.space)
+        leaf.elements += elements
+        leaf.end += len(elements)
+        self._adopt(leaf, blocks)
+
+    def attach(self, parent: TreeNode, elements: list[Element], blocks: list[int]) -> TreeNode:
+        """A new leaf below `parent`, to be pinned at once; its blocks stand in a live table."""
+        leaf = TreeNode(parent, parent.space, parent.end, elements, [])
+        leaf.entries = self._log.stored(_last_entry(parent), elements, parent.space)
+        if not parent.pins:
+            self._drop_tail(parent)
+        parent.children[elements[0]] = leaf
+        self._adopt(leaf, blocks)
+        return leaf
+
+    def branch_off(self, node: TreeNode, parent: TreeNode, elements: list[Element]) -> None:
+        """Make the pinned tail of an inner node a leaf of its own below `parent`.
+
+        `parent` is that node, or a descendant that ends in the same block. Whoever pins the node
+        now pins the leaf, which has the very same blocks above it; a new node takes over the rest.
+        """
+        assert node.parent is not None
+        upper = TreeNode(node.parent, node.space, node.start, node.elements, node.blocks[:-1])
+        upper.entries = node.entries
+        upper.children = node.children
+        upper.locks = node.locks
+        node.parent.children[upper.elements[0]] = upper
+        for child in upper.children.values():
+            child.parent = upper
+        if parent is node:
+            parent = upper
+        node.parent = parent
+        node.start = parent.end
+        node.end = node.start + len(elements)
+        node.elements = elements
+        node.entries = self._log.stored(_last_entry(parent), elements, node.space)
+        node.blocks = node.blocks[-1:]
+        node.children = {}
+        node.locks = node.pins
+        if not parent.pins:
+            self._drop_tail(parent)
+        parent.children[elements[0]] = node
+        while parent is not upper:  # these have no blocks: the whole way lies in one block
+            if parent.older is not None:
+                _unlink(parent)
+            parent.locks += node.pins
+            assert parent.parent is not None
+            parent = parent.parent
+
+    def _adopt(self, node: TreeNode, blocks: list[int]) -> None:
+        for block in blocks:
+            self._pool.cache(block)
+        node.blocks += blocks
+
+    # ----------------------------------------------------------------------------------- eviction
+
+    def make_room(self, count: int, keep: int = -1) -> None:
+        """Evict until `count` blocks are free or none is left; spares the block `keep`."""
+        while len(self._pool.free) < count and self._evict_block(keep):
+            pass
+
+    def remove_below(self, node: TreeNode) -> None:
+        """Remove an unlocked node and all below it."""
+        while node.parent is not None:
+            leaf = node
+            while leaf.children:
+                leaf = next(iter(leaf.children.values()))
+            self._drop_last_block(leaf)
+
+    def reset(self) -> None:
+        """Forget everything; no node is locked."""
+        node = self._list.newer
+        while node is not None and node is not self._list:
+            for block in node.blocks:
+                self._pool.uncache(block)
+            node = node.newer
+        self._list = _empty_list()
+        self._roots.clear()
+        self._log.cleared()
+
+    def _evict_block(self, keep: int) -> bool:
+        """Evict the least recent block: the last one of the leaf at the head of the list."""
+        node = self._list.newer
+        assert node is not None
+        # The leaf that ends in `keep` is passed over, and then so are the nodes above it.
+        while node.children or (node.blocks and node.blocks[-1] == keep):
+            node = node.newer
+            assert node is not None
+        if node is self._list:
+            return False
+        self._drop_last_block(node)
+        return True
+
+    def _drop_last_block(self, leaf: TreeNode) -> None:
+        block = leaf.blocks.pop()
+        self._cut_back(leaf, (leaf.start // self._block_size + len(leaf.blocks)) * self._block_size)
+        self._pool.uncache(block)
+
+    def _cut_back(self, node: TreeNode, boundary: int) -> None:
+        """Take away what a leaf, and a path that only led to it, have in a block that goes."""
+        while True:
+            kept = max(0, boundary - node.start)
+            self._log.removed(node.entries, kept)
+            if kept:
+                del node.elements[kept:], node.entries[kept:]
+                node.end = boundary
+                return
+            parent = node.parent
+            assert parent is not None
+            del parent.children[node.elements[0]]
+            node.parent = None
+            if node.older is not None:
+                _unlink(node)
+            if parent.parent is None:
+                self._forget_if_empty(parent)
+                return
+            if parent.children or not parent.end % self._block_size or self._has_tail(parent):
+                return
+            node = parent
+
+    def _has_tail(self, node: TreeNode) -> bool:
+        full = node.end // self._block_size - node.start // self._block_size
+        return len(node.blocks) > full
+
+    def _drop_tail(self, node: TreeNode) -> None:
+        if self._has_tail(node):
+            self._pool.uncache(node.blocks.pop())
+
+    def _forget_if_empty(self, root: TreeNode) -> None:
+        if not root.children and not root.locks:
+            self._roots.pop(root.space, None)
+
+    # ------------------------------------------------------------------------------------- events
+
+    def take_events(self) -> list[CacheEvent]:
+        """Events since the last call; the first call describes what is resident."""
+        if not self._log.recording:
+            self._log.recording = True
+            below = [child for root in self._roots.values() for child in root.children.values()]
+            while below:
+                node = below.pop()
+                assert node.parent is not None
+                node.entries = self._log.stored(_last_entry(node.parent), node.elements, node.space)
+                below += node.children.values()
+        return self._log.take()
+
+
+def _last_entry(node: TreeNode) -> int | None:
+    return node.entries[-1] if node.entries else None
+
+
+def _common(left: list[Element], right: list[Element]) -> int:
+    """Length of the common prefix; halving keeps the comparison in C for long edges."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _empty_list() -> TreeNode:
+    """The sentinel of a ring: `newer` leads from it to the oldest node, `older` to the newest."""
+    sentinel = TreeNode(None, (None, None), 0, [], [])
+    sentinel.older = sentinel.newer = sentinel
+    return sentinel
+
+
+def _link(node: TreeNode, after: TreeNode) -> None:
+    newer = after.newer
+    assert newer is not None
+    node.older, node.newer = after, newer
+    after.newer = newer.older = node
+
+
+def _unlink(node: TreeNode) -> None:
+    older, newer = node.older, node.newer
+    assert older is not None
+    assert newer is not None
+    older.newer, newer.older = newer, older
+    node.older = node.newer = None

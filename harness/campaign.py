@@ -31,7 +31,7 @@ POOLS = (1, 2, 3, 3, 4, 4, 5, 6, 7, 8, 12, 24)
 LARGE = ((544, 3), (16, 64), (32, 17))
 """Geometries (block size, blocks) that are rare because they are slow."""
 LENGTHS = (12, 25, 40, 60)
-FURTHER = 150
+FURTHER = 100
 """Examples after a first conviction."""
 ERROR = "error"
 """Stands for an invariant where the implementation crashed or hung."""
@@ -47,7 +47,7 @@ class Budget:
     """Stop drawing after this time (search)."""
 
 
-CHECK = Budget(examples=2000)
+CHECK = Budget(examples=1500)
 SEARCH = Budget(examples=1_000_000, derandomized=False, seconds=300.0)
 
 
@@ -101,6 +101,11 @@ class Outcome:
     seconds: float = 0.0
     refused_geometries: Counter[tuple[int, int]] = field(default_factory=Counter)
 
+    def rank(self) -> None:
+        """The shortest counterexample first: it is nearest to the cause."""
+        ranked = sorted(self.findings.values(), key=lambda finding: finding.scenario.num_counted)
+        self.findings = {finding.invariant: finding for finding in ranked}
+
     @property
     def num_operations(self) -> int:
         """Operations that were checked."""
@@ -138,6 +143,7 @@ class Campaign:
         self._explore()
         for finding in self.outcome.findings.values():
             self._minimise(finding)
+        self.outcome.rank()
         self.outcome.seconds = time.monotonic() - self._start
         return self.outcome
 

@@ -9,13 +9,14 @@ looked is not a check that passed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 from kvassay.harness.contract import (
     CacheKey,
     Capability,
+    Counters,
     Declaration,
     Dedup,
     Outcome,
@@ -364,7 +365,12 @@ class Checker:
     def _reset(self, op: Reset) -> Effect:
         if not self.has(Capability.RESET) or self.model.live:
             return Effect.SKIPPED
-        self._call_plain(self.manager.reset)
+        try:
+            self.manager.reset()
+        except ValueError as error:
+            self._fail("A5", Anomaly.LEAK, "a reset: no request is live", f"ValueError: {error}")
+        except Exception as error:
+            raise Crash(f"{type(error).__name__}: {error}") from error
         self.model.reset()
         self.evidence[Seen.RESET] += 1
         return Effect.DONE
@@ -512,13 +518,14 @@ class Checker:
             if block in copied or index * size >= max(hit, live.committed):
                 fresh.append(block)
             elif known and not self._remapped(live, index, block):
-                fresh.append(block)
+                fresh.append(block)  # copy-on-write; whether it was copied shows in its content
         return fresh
 
     def _remapped(self, live: Live, index: int, block: int) -> bool:
         """Whether a changed entry now shows another block that holds the same KV."""
         known = block in self.model.blocks.users or block in self.model.blocks.published
-        if not known or not self._same_content(live, index, block):
+        complete = (index + 1) * self.model.block_size <= live.committed
+        if not known or not complete or not self._same_content(live, index, block):
             return False
         if self.declaration.dedup is not Dedup.REMAP:
             self._fail(
@@ -532,8 +539,7 @@ class Checker:
 
     def _same_content(self, live: Live, index: int, block: int) -> bool:
         low = index * self.model.block_size
-        high = min(low + self.model.block_size, live.committed)
-        return self.device.memory[block][: high - low] == live.tags[low:high]
+        return self.device.memory[block] == live.tags[low : low + self.model.block_size]
 
     def _check_copies(
         self, live: Live, copies: Sequence[tuple[int, int]], fresh: Sequence[int]
@@ -704,7 +710,9 @@ class Checker:
         copies = self._take_copies()
         if copies:
             self._fail("A4", Anomaly.REFUSAL_DAMAGE, "no copies after a refusal", f"{copies}")
-        if self.declaration.refusal is not Refusal.CLEAN and model.pressed_by(need, admission):
+        if self.declaration.refusal is Refusal.CLEAN:
+            model.publications.refused = model.now
+        elif model.pressed_by(need, admission):
             self._may_evict(())
         self.evidence[Seen.REFUSED] += 1
         return Effect.REFUSED
@@ -722,20 +730,27 @@ class Checker:
 
     def _look(self) -> None:
         """Read every live request again, and compare what can be inspected."""
-        model, table_of = self.model, self.manager.block_table
-        for name, live in model.live.items():
-            table = live.table
-            if list(self._call_plain(table_of, name)) != table:
-                now = list(table_of(name))
-                expected = f"table of {name} unchanged: {table}"
-                self._fail("A7", Anomaly.FOREIGN_CHANGE, expected, f"{now}")
+        try:
+            self._inspect()
+        except (Violation, Crash):
+            raise
+        except Exception as error:
+            raise Crash(f"while it was only looked at: {type(error).__name__}: {error}") from error
+
+    def _inspect(self) -> None:
+        manager = self.manager
+        for name, live in self.model.live.items():
+            table = list(manager.block_table(name))
+            if table != live.table:
+                expected = f"table of {name} unchanged: {live.table}"
+                self._fail("A7", Anomaly.FOREIGN_CHANGE, expected, f"{table}")
             self._check_content(name, live)
         if self._counters:
-            self._check_counters()
+            self._check_counters(manager.counters())
         if self._refcounts:
-            self._check_refcounts()
+            self._check_refcounts(manager.refcounts())
         if self._mirror is not None:
-            self._mirror.take(self._call_plain(self.manager.take_events))
+            self._mirror.take(manager.take_events())
 
     def _check_content(self, name: str, live: Live) -> None:
         """C1, C2, A2: every readable slot holds the tag that belongs there."""
@@ -743,9 +758,9 @@ class Checker:
         if wrong is not None:
             self.diagnosis.wrong_slot(name, live, wrong)
 
-    def _check_counters(self) -> None:
+    def _check_counters(self, counters: Counters) -> None:
         """A1: counters equal the sizes of the sets that they name."""
-        blocks, counters = self.model.blocks, self._call_plain(self.manager.counters)
+        blocks = self.model.blocks
         free, cached, used = counters.free, counters.cached, counters.used
         if min(free, cached, used) < 0 or free + cached + used != self.model.num_blocks:
             expected = f"counts >= 0 that add up to {self.model.num_blocks}"
@@ -757,8 +772,8 @@ class Checker:
         if cached and not self.model.caches:
             self._fail("P8", Anomaly.ACCOUNTING, "none cached without PREFIX_CACHE", f"{counters}")
 
-    def _check_refcounts(self) -> None:
-        counts = dict(self._call_plain(self.manager.refcounts))
+    def _check_refcounts(self, refcounts: Mapping[int, int]) -> None:
+        counts = dict(refcounts)
         if counts != self.model.blocks.users:
             expected = f"holders per block {self.model.blocks.users}"
             self._fail("A1", Anomaly.ACCOUNTING, expected, f"{counts}")

@@ -323,7 +323,7 @@ _SET_FIELDS: dict[str, type[StrEnum]] = {
 
 def _member(kind: type[StrEnum], value: object, name: str) -> StrEnum:
     try:
-        return kind(value)
+        return kind(str(value))
     except ValueError:
         known = ", ".join(member.value for member in kind)
         raise ContractError(f"{name}: unknown value {value!r}; expected one of {known}") from None
@@ -455,7 +455,8 @@ class CacheManager(Protocol):
 
     ===========  ==================================================================================
     COMMIT       ``commit(request, num_tokens)``: the KV of the first `num_tokens` is now written;
-                 cumulative, committed < num_tokens <= length, else `ValueError`
+                 cumulative, committed < num_tokens <= length, else `ValueError`; what was hit
+                 counts as committed from the start
     CHUNKED      ``begin(request, key) -> int``: look-up; pins what it counts, and from then on
                  ``block_table`` shows the blocks of the hit. ``reserve(request, num_tokens) ->
                  int``: slots for the next `num_tokens` of the prompt; returns how many leading
@@ -468,7 +469,8 @@ class CacheManager(Protocol):
                  successful operation, done as if all sources were read before any is written
     TRUNCATE     ``truncate(request, num_tokens)``: 1 <= num_tokens <= length
     EVICT        ``evict(num_blocks) -> int``: number of blocks freed
-    RESET        ``reset()``: forgets everything cached; `ValueError` while requests are live
+    RESET        ``reset()``: forgets everything cached; `ValueError` while requests are live,
+                 and only then
     DRAIN        ``drain()``: finishes what was deferred
     QUERY        ``can_admit(key) -> bool``: a yes binds the next operation, if it admits that key
     PEEK         ``peek(key) -> int``: what `admit` would return, without being an access

@@ -16,6 +16,7 @@ from kvassay.harness.violation import Anomaly, Violation
 from kvassay.reference.eviction import Tenant, WrongVictim
 from kvassay.reference.model import CacheModel, Live
 from kvassay.reference.publications import Entry
+from kvassay.reference.tags import Element
 
 
 class Diagnosis:
@@ -49,22 +50,38 @@ class Diagnosis:
         blocks = self.model.blocks
         if block not in blocks.tenancy:
             return "P1", Anomaly.PHANTOM_HIT
+        if got == FRESH and blocks.since[block] == self.model.now:
+            return "C2", Anomaly.LOST_COPY
+        if (got is None or got == FRESH) and self._being_written(live, position, block):
+            return "P4", Anomaly.UNWRITTEN
+        if got is not None and got != FRESH:
+            if self._another_epoch(got, live.tags[position]):
+                return "P5", Anomaly.STALE_HIT
+            if self._another_namespace(got, live.tags[position]):
+                return "P2", Anomaly.WRONG_KEY
         entry = self._entry(live.tags, position)
         sites = entry.sites | entry.past if entry else set()
         tenancies = {tenancy for site, tenancy in sites if site == block}
-        if got == FRESH and blocks.since[block] == self.model.now:
-            return "C2", Anomaly.LOST_COPY
         if blocks.tenancy[block] in tenancies:
             return "P4", Anomaly.OVERWRITTEN
         if tenancies:
             return "P5", Anomaly.STALE_HIT
-        if got in live.tags or (entry is not None and self._right_later(live, position)):
+        if got in live.tags[position:] or (entry is not None and self._right_later(live, position)):
             return "P3", Anomaly.HOLE
         if got is None or got == FRESH:
             return "P4", Anomaly.UNWRITTEN
-        if self._another_epoch(got, live.tags[position]):
-            return "P5", Anomaly.STALE_HIT
         return "P2", Anomaly.WRONG_KEY
+
+    def _being_written(self, live: Live, position: int, block: int) -> bool:
+        """Whether a live request has this very slot for this very token, but no KV in it yet."""
+        index = position // self.model.block_size
+        return any(
+            other is not live
+            and index < len(other.table)
+            and other.table[index] == block
+            and other.tags[: position + 1] == live.tags[: position + 1]
+            for other in self.model.live.values()
+        )
 
     def _entry(self, tags: Sequence[int], position: int) -> Entry | None:
         unit = self.model.unit
@@ -81,9 +98,18 @@ class Diagnosis:
         )
 
     def _another_epoch(self, got: int, wanted: int) -> bool:
+        """The same key, but from before a reset."""
         (_, epoch, *rest), elements = self.model.book.path(got)  # type: ignore[misc]
         (_, now, *own), ours = self.model.book.path(wanted)  # type: ignore[misc]
         return epoch != now and rest == own and elements == ours
+
+    def _another_namespace(self, got: int, wanted: int) -> bool:
+        """The same tokens, but another salt, adapter or content."""
+        theirs, their_elements = self.model.book.path(got)
+        ours, our_elements = self.model.book.path(wanted)
+        return (theirs, their_elements) != (ours, our_elements) and _tokens(
+            their_elements
+        ) == _tokens(our_elements)
 
     # ----------------------------------------------------------------------- a wrong slot or block
 
@@ -135,7 +161,9 @@ class Diagnosis:
         places = {who: live.table.index(block) for who, live in holders.items()}
         if any(live.pending and who != name for who, live in holders.items()):
             invariant, anomaly = "P7", Anomaly.PIN_IGNORED
-        elif any(live.cut == places[who] for who, live in holders.items()):
+        elif block not in model.blocks.published and any(
+            live.cut == places[who] for who, live in holders.items()
+        ):
             invariant, anomaly = "A6", Anomaly.PARTIAL_PAGE
         elif block in model.blocks.shared:
             invariant, anomaly = "A3", Anomaly.PREMATURE_REUSE
@@ -221,13 +249,18 @@ class Diagnosis:
         return list(dict.fromkeys(found))
 
     def missed_hit(self, tags: Sequence[int], hit: int, must: int) -> NoReturn:
-        """P12; P6 where a tree loses a prefix at a point at which an edge was split."""
-        at_split = isinstance(self.model.declaration.unit, int) and (
-            hit > 0 and tags[hit - 1] in self.splits
-        )
+        """P12; P6 where a tree loses a prefix at a split, A4 where a refusal may have cost it."""
+        publications = self.model.publications
+        missing = self._entry(tags, hit)
+        if missing is not None and missing.known < publications.refused:
+            invariant, anomaly = "A4", Anomaly.REFUSAL_DAMAGE
+        elif isinstance(self.model.declaration.unit, int) and hit and tags[hit - 1] in self.splits:
+            invariant, anomaly = "P6", Anomaly.SPLIT
+        else:
+            invariant, anomaly = "P12", Anomaly.MISSED_HIT
         raise Violation(
-            "P6" if at_split else "P12",
-            Anomaly.SPLIT if at_split else Anomaly.MISSED_HIT,
+            invariant,
+            anomaly,
             f"at least {must} of {len(tags)} tokens hit: all of them were published, and nothing "
             "since could have evicted them",
             f"{hit}",
@@ -248,6 +281,10 @@ class Diagnosis:
         parts += [f"adapter {adapter!r}"] if adapter is not None else []
         parts += [f"epoch {epoch}"] if epoch else []
         return ", ".join(parts)
+
+
+def _tokens(elements: Sequence[Element]) -> list[int]:
+    return [element if isinstance(element, int) else element[0] for element in elements]
 
 
 def _short(elements: Sequence[object], most: int = 8) -> str:

@@ -61,6 +61,8 @@ class Generator:
         self._count = 0
         self._free_names: list[str] = []
         self._playing: list[Play] = []
+        self._alone = False
+        """Whether the one play that is on goes on undisturbed."""
         self._moves = self._mix(self._all_moves(), {})
         self._plays = self._mix(self._all_plays(), FOCUS.get(focus, {}))
         self._appetite = rng.choice((0.3, 0.5, 0.8))
@@ -77,7 +79,7 @@ class Generator:
         if self.checker.commits:
             moves["commit"] = (5, self._commit)
         offered = {
-            "fork": (Capability.FORK, 1, self._fork),
+            "fork": (Capability.FORK, 1.5, self._fork),
             "truncate": (Capability.TRUNCATE, 1, self._truncate),
             "evict": (Capability.EVICT, 0.7, self._evict),
             "reset": (Capability.RESET, 0.2, Reset),
@@ -108,6 +110,7 @@ class Generator:
             "age": (Capability.PREFIX_CACHE, self._play_age),
             "partial": (Capability.PREFIX_CACHE, self._play_partial),
             "diverge": (Capability.PREFIX_CACHE, self._play_diverge),
+            "recombine": (Capability.PREFIX_CACHE, self._play_recombine),
             "unwritten": (Capability.PREFIX_CACHE, self._play_unwritten),
             "rewrite": (Capability.TRUNCATE, self._play_rewrite),
             "evict": (Capability.EVICT, self._play_evict),
@@ -134,15 +137,17 @@ class Generator:
         """The next operation; it is legal in the present state, most of the time."""
         rng = self.rng
         for _ in range(20):
-            if self._playing and rng.random() < 0.75:
+            if self._playing and (self._alone or rng.random() < 0.75):
                 play = rng.choice(self._playing)
                 operation = next(play, None)
                 if operation is not None:
                     return operation
                 self._playing.remove(play)
+                self._alone = False
             elif len(self._playing) < 2 and rng.random() < self._appetite:
                 plays, weights = self._plays
                 self._playing.append(rng.choices(plays, weights)[0]())  # type: ignore[arg-type]
+                self._alone = len(self._playing) == 1 and rng.random() < 0.5
             else:
                 moves, weights = self._moves
                 drawn = rng.choices(moves, weights)[0]()
@@ -166,12 +171,13 @@ class Generator:
         """Tokens of a prompt: small, or around what is free, at a block boundary or beside it."""
         rng, size = self.rng, self.size
         way = rng.random()
-        if way < 0.35:
-            return rng.randint(1, 2 * size)
-        if way < 0.65:
-            blocks = rng.randint(1, max(1, min(3, self.model.num_blocks)))
+        room = max(1, self._room())
+        if way < 0.4:
+            return rng.randint(1, min(2, room) * size)
+        if way < 0.7:
+            blocks = rng.randint(1, min(3, room))
         else:
-            blocks = max(1, self._room() + rng.choice((-1, -1, 0, 0, 0, 1)))
+            blocks = max(1, room + rng.choice((-1, -1, 0, 0, 0, 1)))
         return max(1, blocks * size + rng.choice((-1, 0, 0, 1, 1 - size)))
 
     def _exact(self, blocks: int) -> int:
@@ -195,9 +201,14 @@ class Generator:
     # --------------------------------------------------------------------------------------- moves
 
     def _admit(self) -> Operation | None:
-        if len(self.model.live) >= MOST_LIVE:
+        if self._crowded():
             return self._release()
         return self.admit(self._key())
+
+    def _crowded(self) -> bool:
+        """Too many live requests, or (mostly) no block left for another."""
+        full = self._room() < 1 and self.rng.random() < 0.85
+        return full or len(self.model.live) >= MOST_LIVE
 
     def admit(self, key: CacheKey) -> Admit:
         """Admit a key under some name, and remember it."""
@@ -205,7 +216,7 @@ class Generator:
         return Admit(self._name(), key)
 
     def _begin(self) -> Operation | None:
-        if len(self.model.live) >= MOST_LIVE:
+        if self._crowded():
             return self._release()
         key = self._key()
         self.keys.remember(key)
@@ -229,7 +240,9 @@ class Generator:
         size = self.size
         to_boundary = size - live.length % size
         count = rng.choice((1, 1, 1, to_boundary, to_boundary + 1, size))
-        if rng.random() < 0.1:
+        if self._room() < 1 and rng.random() < 0.7:
+            count = to_boundary % size or 1
+        elif rng.random() < 0.1:
             count = max(1, (self._room() + rng.choice((0, 1))) * size)
         tokens = self._continuation(name, count) or self.keys.tokens(count)
         drafts = 0
@@ -292,7 +305,7 @@ class Generator:
         wanted = rng.choice((length - 1, boundary, boundary - 1, boundary + 1))
         return min(length, max(1, wanted))
 
-    def _evict(self) -> Operation | None:
+    def _evict(self) -> Operation:
         return Evict(self.rng.choice((1, 1, 2, 3, self.model.num_blocks)))
 
     def _query(self) -> Operation | None:
@@ -347,6 +360,18 @@ class Generator:
         for name in list(self.model.live):
             if self._alive(name) and self.rng.random() < 0.8:
                 yield self.release(name)
+
+    def _cleared(self) -> Play:
+        """Nobody is live and, where that can be had, nothing is cached: everything is known."""
+        for name in list(self.model.live):
+            if self._alive(name):
+                yield self.release(name)
+        if self.checker.has(Capability.RESET) and self.rng.random() < 0.6:
+            yield Reset()
+
+    def _one_block(self) -> CacheKey:
+        """A new key whose first block, and no more, can be cached."""
+        return self.keys.fresh(self.size + self.rng.choice((0, 0, self.size // 2)))
 
     def _play_fill(self) -> Play:
         """Take what is left to the last block, ask for one more, and let go."""
@@ -454,15 +479,14 @@ class Generator:
 
     def _play_age(self) -> Play:
         """Several cached keys, some used again; then evict one or two and see who is left."""
-        yield from self._some_released()
-        keys = []
-        share = max(1, self.model.num_blocks // 3)
-        for _ in range(self.rng.randint(2, 3)):
-            blocks = self.rng.randint(1, share)
-            keys.append(self.keys.fresh(blocks * self.size + self.rng.choice((0, 0, 1))))
-            yield from self._served(keys[-1])
-        if self.rng.random() < 0.7:
-            yield from self._served(self.rng.choice(keys))
+        yield from self._cleared()
+        keys = [self._one_block() for _ in range(self.rng.choice((2, 2, 3)))]
+        if self.rng.random() < 0.4:
+            keys[0] = self.keys._extended(keys[0], 2 * self.size)
+        for key in keys:
+            yield from self._served(key)
+        for key in keys[: self.rng.choice((0, 1, 1, 2))]:
+            yield from self._served(self._probe(key))
         over = self.rng.choice((1, 1, 2))
         if self.checker.has(Capability.EVICT) and self.rng.random() < 0.4:
             yield Evict(over)
@@ -474,22 +498,23 @@ class Generator:
             yield from self._seen(self._probe(key))
 
     def _probe(self, key: CacheKey) -> CacheKey:
-        """A look-up of all of a key, or of its first blocks."""
-        if self.rng.random() < 0.5:
+        """A look-up that can count all of a key, or its first blocks."""
+        if self.rng.random() < 0.6:
             return self.keys._extended(key, len(key.tokens) + 1)
         return cut(key, self.rng.randint(1, len(key.tokens) // self.size or 1) * self.size + 1)
 
     def _play_evict(self) -> Play:
         """Evict a little of what is known to be cached, and look all of it up."""
-        keys = self.rng.sample(self.keys.known, min(2, len(self.keys.known)))
-        if not keys or self.rng.random() < 0.5:
-            key = self.keys.fresh(self.size * self.rng.randint(2, 3) + self.rng.randint(0, 1))
-            keys = [*keys, key]
+        yield from self._cleared()
+        room = max(1, self.model.surely_free() - 1)
+        keys = [self._one_block() for _ in range(min(room, self.rng.choice((1, 2, 2, 3))))]
+        if self.rng.random() < 0.4:
+            keys[-1] = self.keys._extended(keys[-1], 2 * self.size)
         for key in keys:
             yield from self._served(key)
-        if self.rng.random() < 0.6:
-            yield from self._some_released()
-        yield self._evict() or Drain()
+        if self.rng.random() < 0.2:
+            yield self.admit(self._probe(keys[0]))
+        yield Evict(self.rng.choice((1, 1, 1, 2, self.model.num_blocks)))
         for key in keys:
             yield from self._seen(self._probe(key))
 
@@ -514,6 +539,18 @@ class Generator:
             yield admitted
             yield from self._done(admitted.request)
         yield from self._seen(self._probe(stem))
+
+    def _play_recombine(self) -> Play:
+        """Blocks of one key under the prefix of another."""
+        size = self.size
+        pair = [self.keys.fresh(2 * size + self.rng.choice((0, 1))) for _ in range(2)]
+        for key in pair:
+            yield from self._served(key)
+        one, other = pair
+        tokens = (*other.tokens[:size], *one.tokens[size:], *self.keys.tokens(1))
+        if self.rng.random() < 0.3:
+            tokens = (*one.tokens[size:], *self.keys.tokens(1))
+        yield from self._seen(replace(one, tokens=tokens, spans=()))
 
     def _play_unwritten(self) -> Play:
         """Look up what another request has not written yet."""

@@ -17,6 +17,8 @@ REMEMBERED = 10
 NAMES = (None, "a", "b")
 """Salts and adapters share their names, so that they can be confused."""
 CONTENTS = ("x", "y")
+BASES = (31, 31, 33, 257)
+"""Bases of polynomial hashes in common use."""
 
 
 class KeySource:
@@ -63,7 +65,7 @@ class KeySource:
     def fresh(self, length: int) -> CacheKey:
         """A key that owes nothing to earlier ones (though a small alphabet makes them meet)."""
         key = CacheKey(self.tokens(length))
-        return self._renamed(key, length) if self.rng.random() < 0.15 else key
+        return self._renamed(key, length) if self.rng.random() < 0.25 else key
 
     def tokens(self, count: int) -> tuple[int, ...]:
         """Random tokens."""
@@ -95,11 +97,13 @@ class KeySource:
         """One token differs: mostly the last or the first one of a block."""
         tokens = list(key.tokens)
         position = self._place(len(tokens)) - 1
-        tokens[position] += 1
-        if position + 1 < len(tokens) and self.rng.random() < 0.2:
-            # Two changes that cancel in a polynomial hash (B154).
-            tokens[position] += 30
-            tokens[position + 1] = max(0, tokens[position + 1] - 1)
+        if position + 1 < len(tokens) and self.rng.random() < 0.3:
+            # Two changes that cancel in a polynomial hash, whichever end weighs more (B154).
+            more, less = self.rng.sample((position, position + 1), 2)
+            tokens[more] += self.rng.choice(BASES) if tokens[less] else 1
+            tokens[less] = max(0, tokens[less] - 1)
+        else:
+            tokens[position] += 1
         changed = replace(key, tokens=tuple(tokens))
         return self._extended(changed, length) if self.rng.random() < 0.3 else changed
 
@@ -121,7 +125,7 @@ class KeySource:
     def _renamed(self, key: CacheKey, length: int) -> CacheKey:
         """The same tokens in another namespace, or standing for another content."""
         salt, adapter, spans = key.salt, key.adapter, key.spans
-        if self._salts and self._adapters and self.rng.random() < 0.3:
+        if self._salts and self._adapters and salt != adapter and self.rng.random() < 0.5:
             salt, adapter = adapter, salt
         elif self._salts and (not self._adapters or self.rng.random() < 0.5):
             salt = self.rng.choice(NAMES)

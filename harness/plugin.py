@@ -74,11 +74,7 @@ def _resolve(references: list[str]) -> list[Registration]:
             raise pytest.UsageError(f"--impl {reference}: {error}") from error
         for registration in registrations:
             if not registration.available:
-                hint = registration.install or f"pip install {registration.package}"
-                raise pytest.UsageError(
-                    f"--impl {reference}: {registration.name} needs {registration.package}, "
-                    f"which is not installed; install it with: {hint}"
-                )
+                raise pytest.UsageError(f"--impl {reference}: {registration.wanted}")
             found[registration.name] = registration
     return list(found.values())
 

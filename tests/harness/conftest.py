@@ -1,0 +1,22 @@
+"""What the harness's tests share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from kvassay.harness import registry
+
+
+@pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers is forgotten afterwards, and its modules with it."""
+    for name in registry.entry_points():
+        registry.find(name)  # loaded once per process, so not for the first time in a test
+    before = set(sys.modules)
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("kvassay_file_") or name == "own_cache":
+            del sys.modules[name]

@@ -1,0 +1,119 @@
+"""The command line: what is listed, and the exit status of a replay."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kvassay.harness.cli import app
+from kvassay.harness.contract import CacheKey
+from kvassay.harness.scenario import Admit, Commit, Fork, Release, Scenario, to_json
+from typer.testing import CliRunner
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+WRONG = Scenario(
+    4,
+    2,
+    (Admit("a", CacheKey((1, 2))), Commit("a"), Release("a"), Admit("b", CacheKey((1, 2)))),
+)
+SOURCE = """
+from kvassay.harness.contract import CacheManager
+from kvassay.harness.registry import implementation
+from kvassay.impls.faulty.hashed import DECLARATION
+from kvassay.impls.faulty.managers import {build}
+
+implementation("cli-{build}", kind=CacheManager, declaration=DECLARATION)({build})
+"""
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "400"})
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    """A prompt of whole blocks that comes again: it must not hit to its end."""
+    path = tmp_path / "wrong.json"
+    path.write_text(to_json(WRONG))
+    return path
+
+
+def write(folder: Path, build: str) -> Path:
+    path = folder / f"{build}.py"
+    path.write_text(SOURCE.format(build=build))
+    return path
+
+
+def test_lists_the_built_ins_with_their_capabilities() -> None:
+    result = run("list")
+    assert result.exit_code == 0
+    rows = {line.split()[0]: line for line in result.output.splitlines()}
+    assert "CacheManager" in rows["paged"]
+    assert "fork" in rows["paged"]
+    assert "prefix_cache" not in rows["paged"]
+    assert "prefix_cache" in rows["radix"]
+    assert "unit=1" in rows["radix"]
+
+
+def test_lists_what_a_file_registers_too(tmp_path: Path) -> None:
+    assert "cli-FullHit" not in run("list").output
+    assert "cli-FullHit" in run("list", "--impl", write(tmp_path, "FullHit")).output
+
+
+def test_a_replay_that_shows_a_violation_exits_with_1(tmp_path: Path, scenario: Path) -> None:
+    result = run("replay", scenario, "--impl", write(tmp_path, "FullHit"))
+    assert result.exit_code == 1
+    assert "  3  admit b [1 2]   <-- here" in result.output
+    assert "P3 hit law broken, operation 3 (admit)" in result.output
+
+
+def test_a_replay_without_violation_exits_with_0(scenario: Path) -> None:
+    result = run("replay", scenario, "--impl", "radix")
+    assert result.exit_code == 0
+    assert result.output.splitlines()[-1] == "no violation"
+
+
+def test_without_inspection_counters_do_not_convict(tmp_path: Path) -> None:
+    """A holder that is not counted shows in the reference counts at once, and else not yet."""
+    path = tmp_path / "fork.json"
+    operations = (Admit("a", CacheKey((1, 2, 3))), Commit("a"), Fork("a", ("b",)))
+    path.write_text(to_json(Scenario(4, 2, operations)))
+    impl = write(tmp_path, "ForkForgetsParentReference")
+    assert run("replay", path, "--impl", impl).exit_code == 1
+    assert run("replay", path, "--impl", impl, "--no-inspection").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "impl", "says"),
+    [
+        ("none.json", "radix", "none.json: cannot be read"),
+        ("wrong.json", "no-such-cache", "no implementation 'no-such-cache'"),
+        ("wrong.json", "./no_such.py", "no file './no_such.py'"),
+        ("wrong.json", "broken.py", "SyntaxError|invalid syntax|never closed"),
+        ("bad.json", "radix", "bad.json: not JSON"),
+        ("wrong.json", "needy.py", "needs no-such-package"),
+    ],
+)
+def test_what_cannot_be_replayed_exits_with_2(
+    tmp_path: Path,
+    scenario: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    impl: str,
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "broken.py").write_text("(")
+    needy = SOURCE.replace("=DECLARATION)", "=DECLARATION, package='no-such-package')")
+    (tmp_path / "needy.py").write_text(needy.format(build="FullHit"))
+    result = run("replay", file, "--impl", impl)
+    assert result.exit_code == 2
+    assert re.search(says, result.stderr), result.stderr
+    assert result.stderr.startswith("kvassay: ")
+
+
+def test_an_option_that_is_missing_exits_with_2(scenario: Path) -> None:
+    assert run("replay", scenario).exit_code == 2

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kvassay.harness.campaign import (
+    ANY_SHAPE,
     CHECK,
     ERROR,
     SEARCH,
@@ -43,7 +44,7 @@ class Plan:
     """What the command line asks for."""
 
     budget: Budget = CHECK
-    geometry: Geometry = Geometry()
+    geometry: Geometry = ANY_SHAPE
     inspection: bool = True
     strict_deviations: bool = False
     counterexamples: Path = Path("results/counterexamples")

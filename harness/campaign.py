@@ -8,6 +8,7 @@ further, for other invariants, and ends: a broken implementation need not be bea
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -33,6 +34,11 @@ LARGE = ((544, 3), (16, 64), (32, 17))
 LENGTHS = (12, 25, 40, 60)
 FURTHER = 100
 """Examples after a first conviction."""
+FURTHER_SECONDS = 0.7
+"""Time for them."""
+TRIED = 3
+SHORT = 8
+"""Up to this many counterexamples are shrunk, until one has at most so many operations."""
 ERROR = "error"
 """Stands for an invariant where the implementation crashed or hung."""
 
@@ -69,6 +75,9 @@ class Geometry:
         )
 
 
+ANY_SHAPE = Geometry()
+
+
 @dataclass
 class Finding:
     """The smallest counterexample of one invariant."""
@@ -79,6 +88,8 @@ class Finding:
     examples: int
     """Examples until it was found first."""
     seconds: float
+    others: list[Scenario] = field(default_factory=list)
+    """Further counterexamples, in case this one does not shrink well."""
     inspected: bool = True
     """Whether it was found with the implementation's own inspection in use."""
 
@@ -120,24 +131,24 @@ class Campaign:
         registration: Registration,
         focus: str,
         budget: Budget = CHECK,
-        geometry: Geometry | None = None,
+        geometry: Geometry = ANY_SHAPE,
         known: Sequence[Scenario] = (),
     ) -> None:
         self.registration = registration
-        self.blind = replace(
-            registration, declaration=without_inspection(registration.declaration)
-        )
+        self.blind = replace(registration, declaration=without_inspection(registration.declaration))
         self.focus = focus
         self.budget = budget
-        self.geometry = geometry or Geometry()
+        self.geometry = geometry
         self.known = known
         self.outcome = Outcome()
         self._start = 0.0
+        self._deadline = 0.0
         self._left = budget.examples
 
     def run(self) -> Outcome:
         """Replay what is known, then explore within the budget, then shrink what was found."""
         self._start = time.monotonic()
+        self._deadline = self._start + (self.budget.seconds or math.inf)
         for scenario in self.known:
             self._enter(replay(self.registration, scenario), self.registration)
         self._explore()
@@ -165,8 +176,7 @@ class Campaign:
         example()
 
     def _timed_out(self) -> bool:
-        limit = self.budget.seconds
-        return limit is not None and time.monotonic() - self._start > limit
+        return time.monotonic() > self._deadline
 
     def _one(self, rng: Random) -> None:
         """One example; every other one without looking inside, once looking inside convicted."""
@@ -196,28 +206,41 @@ class Campaign:
             return
         if not outcome.findings:
             self._left = min(self._left, FURTHER)
+            self._deadline = min(self._deadline, time.monotonic() + FURTHER_SECONDS)
         invariant = invariant_of(run.verdict)
         known = outcome.findings.get(invariant)
-        if known is None or len(run.scenario.operations) < len(known.scenario.operations):
+        if known is None:
             outcome.findings[invariant] = Finding(
                 invariant,
                 run.scenario,
                 run.verdict,
-                known.examples if known else outcome.examples,
-                known.seconds if known else time.monotonic() - self._start,
-                registration is self.registration,
+                outcome.examples,
+                time.monotonic() - self._start,
+                inspected=registration is self.registration,
             )
+        elif (registration is self.registration) == known.inspected:
+            known.others.append(run.scenario)
 
     def _minimise(self, finding: Finding) -> None:
+        """Shrink the shortest counterexamples, until one is short enough."""
+        if finding.scenario in self.known:
+            return
         registration = self.registration if finding.inspected else self.blind
 
         def fails(candidate: Scenario) -> bool:
             verdict = replay(registration, candidate).verdict
             return verdict is not None and invariant_of(verdict) == finding.invariant
 
-        smallest = shrink(finding.scenario, fails)
-        verdict = replay(registration, smallest).verdict
-        if verdict is None:
+        found = sorted([finding.scenario, *finding.others], key=lambda s: len(s.operations))
+        smallest = None
+        for scenario in found[:TRIED]:
+            shrunk = shrink(scenario, fails)
+            if smallest is None or shrunk.num_counted < smallest.num_counted:
+                smallest = shrunk
+            if smallest.num_counted <= SHORT:
+                break
+        verdict = replay(registration, smallest or finding.scenario).verdict
+        if smallest is None or verdict is None:
             return
         finding.verdict = verdict
         finding.scenario = replace(

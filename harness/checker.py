@@ -435,7 +435,7 @@ class Checker:
         copies = self._call_plain(self.manager.take_copies) if self._copies else ()
         if copies:
             self.evidence[Seen.COPIED] += 1
-        return copies  # type: ignore[no-any-return]
+        return copies
 
     def _discard_copies(self) -> None:
         """Copies after an operation that hands out nothing are done like any other."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -71,9 +71,7 @@ def _found(reference: str) -> list[Registration]:
 def replay(
     file: Annotated[Path, typer.Argument(help="a scenario file")],
     impl: Annotated[str, typer.Option(help="implementation: a name, ./file.py or a module")],
-    no_inspection: Annotated[
-        bool, typer.Option(help="use no capability that only looks")
-    ] = False,
+    no_inspection: Annotated[bool, typer.Option(help="use no capability that only looks")] = False,
 ) -> None:
     """Run a scenario and tell it step by step; exit status 1 if it shows a violation."""
     try:
@@ -96,7 +94,7 @@ def replay(
     raise typer.Exit(1 if failed else 0)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     typer.echo(f"kvassay: {message}", err=True)
     raise typer.Exit(USAGE_ERROR)
 

@@ -99,9 +99,10 @@ class Diagnosis:
 
     def _another_epoch(self, got: int, wanted: int) -> bool:
         """The same key, but from before a reset."""
-        (_, epoch, *rest), elements = self.model.book.path(got)  # type: ignore[misc]
-        (_, now, *own), ours = self.model.book.path(wanted)  # type: ignore[misc]
-        return epoch != now and rest == own and elements == ours
+        theirs, their_elements = self.model.book.path(got)
+        ours, our_elements = self.model.book.path(wanted)
+        same_key = theirs._replace(epoch=ours.epoch) == ours and their_elements == our_elements
+        return same_key and theirs.epoch != ours.epoch
 
     def _another_namespace(self, got: int, wanted: int) -> bool:
         """The same tokens, but another salt, adapter or content."""
@@ -150,7 +151,7 @@ class Diagnosis:
         """Whether both came to this block by sharing a prefix, not by a double hand-out."""
         low = index * self.model.block_size
         same_place = len(other.table) > index and other.table[index] == one.table[index]
-        return same_place and one.tags[: low + 1] == other.tags[: low + 1] or (
+        return (same_place and one.tags[: low + 1] == other.tags[: low + 1]) or (
             same_place and low > 0 and one.tags[low - 1] == other.tags[low - 1]
         )
 
@@ -169,9 +170,10 @@ class Diagnosis:
             invariant, anomaly = "A3", Anomaly.PREMATURE_REUSE
         else:
             invariant, anomaly = "A2", Anomaly.DOUBLE_HAND_OUT
-        owners = ", ".join(
-            f"{who} (logical block {places[who]})" for who in holders
-        ) or f"the hit of {name} itself"
+        owners = (
+            ", ".join(f"{who} (logical block {places[who]})" for who in holders)
+            or f"the hit of {name} itself"
+        )
         raise Violation(
             invariant,
             anomaly,
@@ -234,7 +236,8 @@ class Diagnosis:
     def _missing(self, tags: Sequence[int], hit: int, time: int, before: int) -> list[Tenant]:
         """Sites behind the hit that were surely resident before the eviction at `time`."""
         model, publications = self.model, self.model.publications
-        unit, found = model.unit, []
+        unit = model.unit
+        found: list[Tenant] = []
         limit = len(tags) - model.declaration.reserve
         first = hit + model.declaration.drop * unit + unit
         for stop in range(first, limit + 1, unit):
@@ -275,11 +278,10 @@ class Diagnosis:
         if tag == FRESH:
             return "nothing written since it was handed out"
         namespace, elements = self.model.book.path(tag)
-        _, epoch, salt, adapter = namespace  # type: ignore[misc]
         parts = [f"token {elements[-1]} after {_short(elements[:-1])}"]
-        parts += [f"salt {salt!r}"] if salt is not None else []
-        parts += [f"adapter {adapter!r}"] if adapter is not None else []
-        parts += [f"epoch {epoch}"] if epoch else []
+        parts += [f"salt {namespace.salt!r}"] if namespace.salt is not None else []
+        parts += [f"adapter {namespace.adapter!r}"] if namespace.adapter is not None else []
+        parts += [f"epoch {namespace.epoch}"] if namespace.epoch else []
         return ", ".join(parts)
 
 

@@ -33,7 +33,7 @@ def key(value: CacheKey) -> str:
 
 def operation(value: Operation) -> str:
     """One operation in one line."""
-    parts = [value.op]
+    parts: list[str] = [value.op]
     for name in value.__dataclass_fields__:
         content = getattr(value, name)
         if name == "op" or content is None or (name == "drafts" and not content):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
+from typing import Generic, TypeVar
 
 from kvassay.harness.checker import Checker
 from kvassay.harness.contract import CacheKey, Capability, Outcome
@@ -37,6 +38,7 @@ from kvassay.harness.scenario import (
 from kvassay.reference.model import Live
 
 Play = Iterator[Operation]
+Choice = TypeVar("Choice")
 MOST_LIVE = 6
 OUTCOMES = (Outcome.FINISHED, Outcome.FINISHED, *Outcome)
 
@@ -47,6 +49,24 @@ FOCUS: dict[str, dict[str, float]] = {
     "events": {"twice": 3, "age": 2, "evict": 1, "again": 2, "reset": 2},
 }
 """Plays that each suite favours, as factors."""
+
+
+class Mix(Generic[Choice]):
+    """Swarm testing: every run leaves some kinds almost out and favours others."""
+
+    def __init__(
+        self, rng: Random, offered: dict[str, tuple[float, Choice]], factors: dict[str, float]
+    ) -> None:
+        self._rng = rng
+        self._choices = [choice for _, choice in offered.values()]
+        self._weights = [
+            weight * factors.get(name, 1) * rng.choice((0.1, 0.5, 1, 1, 3))
+            for name, (weight, _) in offered.items()
+        ]
+
+    def draw(self) -> Choice:
+        """One of the choices, by weight."""
+        return self._rng.choices(self._choices, self._weights)[0]
 
 
 class Generator:
@@ -63,8 +83,8 @@ class Generator:
         self._playing: list[Play] = []
         self._alone = False
         """Whether the one play that is on goes on undisturbed."""
-        self._moves = self._mix(self._all_moves(), {})
-        self._plays = self._mix(self._all_plays(), FOCUS.get(focus, {}))
+        self._moves = Mix(rng, self._all_moves(), {})
+        self._plays = Mix(rng, self._all_plays(), FOCUS.get(focus, {}))
         self._appetite = rng.choice((0.3, 0.5, 0.8))
 
     # ---------------------------------------------------------------------------------- mixing
@@ -122,17 +142,6 @@ class Generator:
                 plays[name] = (1, play)
         return plays
 
-    def _mix(
-        self, offered: dict[str, tuple[float, Callable[[], object]]], factors: dict[str, float]
-    ) -> tuple[list[Callable[[], object]], list[float]]:
-        """Swarm testing: every run leaves some kinds out and favours others."""
-        rng = self.rng
-        weights = [
-            weight * factors.get(name, 1) * rng.choice((0.1, 0.5, 1, 1, 3))
-            for name, (weight, _) in offered.items()
-        ]
-        return [entry for _, entry in offered.values()], weights
-
     def next(self) -> Operation:
         """The next operation; it is legal in the present state, most of the time."""
         rng = self.rng
@@ -145,14 +154,12 @@ class Generator:
                 self._playing.remove(play)
                 self._alone = False
             elif len(self._playing) < 2 and rng.random() < self._appetite:
-                plays, weights = self._plays
-                self._playing.append(rng.choices(plays, weights)[0]())  # type: ignore[arg-type]
+                self._playing.append(self._plays.draw()())
                 self._alone = len(self._playing) == 1 and rng.random() < 0.5
             else:
-                moves, weights = self._moves
-                drawn = rng.choices(moves, weights)[0]()
+                drawn = self._moves.draw()()
                 if drawn is not None:
-                    return drawn  # type: ignore[return-value]
+                    return drawn
         return Quiesce()
 
     # -------------------------------------------------------------------------------- what to draw

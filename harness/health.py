@@ -34,7 +34,9 @@ FLOORS = (
     Floor("hits that later diverge", Seen.DIVERGED, 0.005, Capability.PREFIX_CACHE),
     Floor("evictions", Seen.EVICTED, 0.01, Capability.PREFIX_CACHE),
     Floor("forks, then writes", Seen.FORK_THEN_WRITE, 0.001, Capability.FORK),
-    Floor("truncations inside a block, then writes", Seen.CUT_THEN_WRITE, 0.001, Capability.TRUNCATE),
+    Floor(
+        "truncations inside a block, then writes", Seen.CUT_THEN_WRITE, 0.001, Capability.TRUNCATE
+    ),
 )
 LEAST_EFFECTIVE = 0.9
 

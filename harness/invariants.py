@@ -116,9 +116,7 @@ LAW: dict[str, Invariant] = {
             _needs(Capability.FORK, Capability.PREFIX_CACHE),
             ((Seen.FORK_THEN_WRITE, Seen.HIT),),
         ),
-        Invariant(
-            "C2", "copies are complete", "cow", _needs(Capability.COPIES), ((Seen.COPIED,),)
-        ),
+        Invariant("C2", "copies are complete", "cow", _needs(Capability.COPIES), ((Seen.COPIED,),)),
         Invariant("P1", "a hit is resident", "prefix", _PREFIX, ((Seen.HIT,),)),
         Invariant(
             "P2", "key identity", "prefix", _PREFIX, ((Seen.HIT,), (Seen.NEAR_KEY, Seen.DIVERGED))
@@ -153,12 +151,14 @@ LAW: dict[str, Invariant] = {
             "P9", "evict contract", "prefix", _needs(Capability.EVICT), ((Seen.EVICTED_ON_DEMAND,),)
         ),
         Invariant("P10", "declared order", "prefix", _order, ((Seen.POLICY_TESTED,),)),
-        Invariant(
-            "P11", "duplicates", "prefix", _PREFIX, ((Seen.DUPLICATE, Seen.REMAPPED),)
-        ),
+        Invariant("P11", "duplicates", "prefix", _PREFIX, ((Seen.DUPLICATE, Seen.REMAPPED),)),
         Invariant("P12", "effectiveness", "prefix", _PREFIX, ((Seen.MUST_HIT,),)),
         Invariant(
-            "E1", "events mirror the cache", "events", _needs(Capability.EVENTS), ((Seen.MIRRORED,),)
+            "E1",
+            "events mirror the cache",
+            "events",
+            _needs(Capability.EVENTS),
+            ((Seen.MIRRORED,),),
         ),
         Invariant(
             "E2",

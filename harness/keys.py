@@ -117,9 +117,9 @@ class KeySource:
         elif way == 1:
             tokens = (*key.tokens[:at], *other.tokens)
         else:
-            tokens = other.tokens[at:]
+            tokens = tuple(other.tokens[at:])
         spans = key.spans if not other.spans and way == 0 else ()
-        tokens = tuple(tokens) or self.tokens(length)
+        tokens = tokens or self.tokens(length)
         return cut(replace(key, tokens=tokens, spans=spans), len(tokens))
 
     def _renamed(self, key: CacheKey, length: int) -> CacheKey:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from kvassay.harness.contract import CacheEvent, CacheKey, EventKind, EventSemantics
 from kvassay.harness.violation import Anomaly, Violation
@@ -95,7 +95,7 @@ class Mirror:
                 del self._at[known.place][entry]
 
     @staticmethod
-    def _fail(expected: str, got: str) -> Any:
+    def _fail(expected: str, got: str) -> NoReturn:
         raise Violation("E2", Anomaly.EVENT_ORDER, expected, got)
 
 

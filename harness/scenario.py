@@ -204,7 +204,7 @@ def validator() -> Any:
 
     strict = {"extra": "forbid"}
     for kind in (Scenario, CacheKey, Span, *kinds()):
-        kind.__pydantic_config__ = strict
+        setattr(kind, "__pydantic_config__", strict)  # noqa: B010 - pydantic reads it from there
     return TypeAdapter(Scenario)
 
 
@@ -225,19 +225,22 @@ def from_json(text: str, source: str = "scenario") -> Scenario:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "scenario"
         raise BadScenario(f"{source}: {where}: {first['msg']}, got {first['input']!r}") from None
-    return replace(parsed, operations=tuple(_checked(op, source) for op in parsed.operations))
+    scenario: Scenario = parsed
+    return replace(scenario, operations=tuple(_checked(op, source) for op in scenario.operations))
 
 
-def _checked(operation: Operation, source: str) -> Operation:
+def _checked(operation: Any, source: str) -> Operation:
     """Keys hold tuples, so that operations compare; tokens are what a model could have."""
     key = getattr(operation, "key", None)
     tokens = key.tokens if key is not None else getattr(operation, "tokens", (0,))
     if not tokens or any(token < 0 for token in tokens):
         raise BadScenario(f"{source}: {operation.op}: expected tokens >= 0, got {list(tokens)}")
     if key is None:
-        return operation
+        unchanged: Operation = operation
+        return unchanged
     key = replace(key, tokens=tuple(key.tokens), spans=tuple(key.spans))
-    return replace(operation, key=key)  # type: ignore[call-arg]
+    changed: Operation = replace(operation, key=key)
+    return changed
 
 
 def load(path: Path | str) -> Scenario:

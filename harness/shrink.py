@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from kvassay.harness.contract import CacheKey, Outcome
 from kvassay.harness.keys import cut
-from kvassay.harness.scenario import Admit, Append, Begin, Fork, Operation, Release, Scenario
+from kvassay.harness.scenario import Admit, Append, Begin, Evict, Fork, Operation, Release, Scenario
 
 Fails = Callable[[Scenario], bool]
-SECONDS = 3.0
+SECONDS = 1.5
 """Time after which the smallest scenario so far is good enough."""
 
 
@@ -26,7 +26,9 @@ def shrink(scenario: Scenario, fails: Fails, seconds: float = SECONDS) -> Scenar
     smallest = scenario
     for _ in range(10):
         before = smallest
+        smallest = _without_lives(smallest, fails, deadline)
         smallest = _fewer_operations(smallest, fails, deadline)
+        smallest = _without_pairs(smallest, fails, deadline)
         smallest = _smaller_pool(smallest, fails, deadline)
         smallest = _simpler_arguments(smallest, fails, deadline)
         smallest = _small_tokens(smallest, fails)
@@ -54,6 +56,66 @@ def _fewer_operations(scenario: Scenario, fails: Fails, deadline: float) -> Scen
         if chunk == 1 and not removed:
             break
         chunk = max(1, chunk // 2) if not removed or chunk > 1 else 1
+    return _with(scenario, operations)
+
+
+def _without_lives(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+    """Whole lives of requests: from the admission to the release, with all between.
+
+    What is left may need a smaller eviction, or a request that stays until the one that was
+    taken out had left.
+    """
+    operations = list(scenario.operations)
+    start = len(operations) - 1
+    while start >= 0 and time.monotonic() < deadline:
+        life = _life(operations, start)
+        for candidate in _lifeless(operations, life):
+            if fails(_with(scenario, candidate)):
+                operations = candidate
+                break
+        start = min(start, len(operations)) - 1
+    return _with(scenario, operations)
+
+
+def _lifeless(operations: list[Operation], life: list[int]) -> Iterator[list[Operation]]:
+    """Variants of the operations without one request's life."""
+    if len(life) < 2 or len(life) == len(operations):
+        return
+    without = [o for at, o in enumerate(operations) if at not in life]
+    yield without
+    yield [replace(o, num_blocks=1) if isinstance(o, Evict) else o for o in without]
+    for at in range(life[0]):
+        if isinstance(operations[at], Release):
+            kept = [place for place in range(len(operations)) if place not in life and place != at]
+            kept.insert(sum(place < life[-1] for place in kept), at)
+            yield [operations[place] for place in kept]
+
+
+def _life(operations: Sequence[Operation], start: int) -> list[int]:
+    """Places of the operations on the request that is admitted at `start`."""
+    first = operations[start]
+    if not isinstance(first, Admit | Begin):
+        return []
+    life = [start]
+    for at in range(start + 1, len(operations)):
+        if getattr(operations[at], "request", None) == first.request:
+            life.append(at)
+            if isinstance(operations[at], Release):
+                break
+    return life
+
+
+def _without_pairs(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+    """Two operations that only make sense together, such as an admission and its release."""
+    operations = list(scenario.operations)
+    later = 1
+    while later < len(operations) and time.monotonic() < deadline:
+        for earlier in range(later):
+            candidate = [o for at, o in enumerate(operations) if at not in (earlier, later)]
+            if candidate and fails(_with(scenario, candidate)):
+                operations, later = candidate, 0
+                break
+        later += 1
     return _with(scenario, operations)
 
 
@@ -93,6 +155,8 @@ def _simpler(operation: Operation, block_size: int) -> Iterator[Operation]:
             )
         if operation.drafts:
             yield replace(operation, drafts=0)
+    elif isinstance(operation, Evict) and operation.num_blocks > 1:
+        yield replace(operation, num_blocks=1)
     elif isinstance(operation, Fork) and len(operation.children) > 1:
         yield replace(operation, children=operation.children[:1])
     elif isinstance(operation, Release) and operation.outcome is not Outcome.FINISHED:
@@ -127,7 +191,7 @@ def _small_tokens(scenario: Scenario, fails: Fails) -> Scenario:
             renamed.append(replace(operation, tokens=tokens))
         elif (key := getattr(operation, "key", None)) is not None:
             tokens = tuple(names.setdefault(token, len(names)) for token in key.tokens)
-            renamed.append(replace(operation, key=replace(key, tokens=tokens)))  # type: ignore[call-arg]
+            renamed.append(replace(operation, key=replace(key, tokens=tokens)))
         else:
             renamed.append(operation)
     candidate = _with(scenario, renamed)

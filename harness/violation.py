@@ -44,7 +44,7 @@ class Anomaly(StrEnum):
 
 
 @dataclass
-class Violation(Exception):  # noqa: N818 - a verdict, not an error of the program
+class Violation(Exception):
     """An invariant is broken."""
 
     invariant: str
@@ -59,13 +59,11 @@ class Violation(Exception):  # noqa: N818 - a verdict, not an error of the progr
 
     def __str__(self) -> str:
         where = f"operation {self.index}" + (f" ({self.operation.op})" if self.operation else "")
-        return (
-            f"{self.invariant} {self.anomaly}, {where}: expected {self.expected}; got {self.got}"
-        )
+        return f"{self.invariant} {self.anomaly}, {where}: expected {self.expected}; got {self.got}"
 
 
 @dataclass
-class Crash(Exception):  # noqa: N818 - a verdict, not an error of the program
+class Crash(Exception):
     """The implementation raised something the contract does not know, or did not return."""
 
     what: str

@@ -87,9 +87,7 @@ class Publications:
     def sure(self, entry: Entry, tenancy: Mapping[int, int]) -> bool:
         """Whether every correct manager still has it."""
         return (
-            entry.known >= self.pressure
-            and not entry.withdrawable
-            and self.intact(entry, tenancy)
+            entry.known >= self.pressure and not entry.withdrawable and self.intact(entry, tenancy)
         )
 
     def intact(self, entry: Entry, tenancy: Mapping[int, int]) -> bool:

@@ -8,6 +8,7 @@ collisions to reason about: a tag is the node of a trie over everything the KV d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kvassay.harness.contract import CacheKey, Span
 
@@ -15,23 +16,34 @@ Element = int | tuple[int, str, int]
 """A token, or (token, content id, offset inside its span)."""
 
 
+class Namespace(NamedTuple):
+    """What separates keys with equal tokens."""
+
+    group: int
+    epoch: int
+    salt: str | None
+    adapter: str | None
+
+
 class TagBook:
     """Interns key prefixes; the tag of a position is the id of the prefix that ends there."""
 
     def __init__(self) -> None:
-        self._ids: dict[tuple[object, object], int] = {}
-        self._origin: list[tuple[object, object]] = []
+        self._ids: dict[tuple[int, Element], int] = {}
+        self._roots: dict[Namespace, int] = {}
+        self._origin: list[tuple[int, Element] | Namespace] = []
 
-    def _intern(self, key: tuple[object, object]) -> int:
-        tag = self._ids.get(key)
-        if tag is None:
-            tag = self._ids[key] = len(self._origin)
-            self._origin.append(key)
-        return tag
+    def _new(self, origin: tuple[int, Element] | Namespace) -> int:
+        self._origin.append(origin)
+        return len(self._origin) - 1
 
     def root(self, key: CacheKey, epoch: int = 0, group: int = 0) -> int:
         """Tag before the first token of a key."""
-        return self._intern((None, (group, epoch, key.salt, key.adapter)))
+        namespace = Namespace(group, epoch, key.salt, key.adapter)
+        tag = self._roots.get(namespace)
+        if tag is None:
+            tag = self._roots[namespace] = self._new(namespace)
+        return tag
 
     def chain(self, parent: int, elements: Sequence[Element]) -> list[int]:
         """Tags of consecutive positions below `parent`."""
@@ -39,27 +51,25 @@ class TagBook:
         for element in elements:
             pair = (parent, element)
             tag = ids.get(pair)
-            parent = self._intern(pair) if tag is None else tag
-            tags.append(parent)
+            if tag is None:
+                tag = ids[pair] = self._new(pair)
+            tags.append(tag)
+            parent = tag
         return tags
 
     def of_key(self, key: CacheKey, epoch: int = 0, group: int = 0) -> list[int]:
         """Tags of all positions of a key."""
         return self.chain(self.root(key, epoch, group), elements_of(key))
 
-    def parent(self, tag: int) -> int | None:
-        """Tag of the position before, None above a root."""
-        above = self._origin[tag][0]
-        return above if isinstance(above, int) else None
-
-    def path(self, tag: int) -> tuple[object, list[Element]]:
-        """The namespace (group, epoch, salt, adapter) and the elements that end in `tag`."""
+    def path(self, tag: int) -> tuple[Namespace, list[Element]]:
+        """The namespace and the elements that end in `tag`."""
         elements: list[Element] = []
-        above, element = self._origin[tag]
-        while above is not None:
-            elements.append(element)  # type: ignore[arg-type]
-            above, element = self._origin[above]  # type: ignore[call-overload]
-        return element, elements[::-1]
+        origin = self._origin[tag]
+        while not isinstance(origin, Namespace):
+            above, element = origin
+            elements.append(element)
+            origin = self._origin[above]
+        return origin, elements[::-1]
 
 
 def elements_of(key: CacheKey) -> Sequence[Element]:

@@ -87,7 +87,7 @@ def test_the_harness_never_imports_what_it_tests(module: Path) -> None:
     assert [name for name in names if within(name, rooms)] == []
 
 
-@pytest.mark.parametrize("module", of("suites"), ids=str)
+@pytest.mark.parametrize("module", of("suites", "benchmarks"), ids=str)
 def test_suites_know_no_implementation(module: Path) -> None:
     assert strays(module, ("kvassay.harness", "kvassay.suites")) == []
 

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from kvassay.harness import registry
 from kvassay.harness.contract import CacheKey, Counters, EventKind, OutOfBlocks
 from kvassay.impls.engines import vllm as adapter

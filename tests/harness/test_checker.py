@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+
 from kvassay.harness.checker import Effect
 from kvassay.harness.contract import (
     CacheEvent,
@@ -28,10 +29,12 @@ from kvassay.harness.evidence import Seen
 from kvassay.harness.invariants import LAW
 from kvassay.harness.registry import Registration, find
 from kvassay.harness.scenario import (
+    Accept,
     Admit,
     Append,
     Begin,
     Commit,
+    Drain,
     Evict,
     Fork,
     Operation,
@@ -39,6 +42,7 @@ from kvassay.harness.scenario import (
     Query,
     Quiesce,
     Release,
+    Reserve,
     Reset,
     Scenario,
     Truncate,
@@ -106,6 +110,31 @@ class Scribbles(HashedCache):
         super().append(request, tokens)
         others = [entry.table for name, entry in self._live.items() if name != request]
         self._copies.append((self._live[request].table[0], others[0][0]))
+
+
+class StealsBlock(HashedCache):
+    """Puts another request's block into a table."""
+
+    def append(self, request: str, tokens: Sequence[int]) -> None:
+        super().append(request, tokens)
+        others = [entry.table for name, entry in self._live.items() if name != request]
+        self._live[request].table[0] = others[0][0]
+
+
+class CopiesStranger(HashedCache):
+    """Fills a block that is in use from a stranger's."""
+
+    def append(self, request: str, tokens: Sequence[int]) -> None:
+        super().append(request, tokens)
+        others = [entry.table for name, entry in self._live.items() if name != request]
+        self._copies.append((others[0][0], self._live[request].table[0]))
+
+
+class KeepsRejected(RadixManager):
+    """Every draft is accepted."""
+
+    def accept(self, request: str, num_drafts: int) -> None:
+        super().accept(request, self._live[request].drafts)
 
 
 class PromisesEverything(RadixManager):
@@ -212,9 +241,36 @@ class CallsCachedFree(HashedCache):
         return Counters(true.free + true.cached, 0, true.used)
 
 
+class CountsCachedWithoutCache(PagedManager):
+    def counters(self) -> Counters:
+        true = super().counters()
+        return Counters(true.free - 1, 1, true.used)
+
+
 class EvictsLess(HashedCache):
     def evict(self, num_blocks: int) -> int:
         return super().evict(num_blocks - 1)
+
+
+class BoastsOfEviction(HashedCache):
+    """Reports what was asked for, whatever was freed."""
+
+    def evict(self, num_blocks: int) -> int:
+        super().evict(num_blocks)
+        return num_blocks
+
+
+class EvictsSilently(HashedCache):
+    """Reports one block and frees two."""
+
+    def evict(self, num_blocks: int) -> int:
+        return min(1, super().evict(2))
+
+
+class AnswersNothing(HashedCache):
+    def evict(self, num_blocks: int) -> int:
+        super().evict(num_blocks)
+        return None  # type: ignore[return-value]
 
 
 class SilentEvents(RadixManager):
@@ -322,6 +378,22 @@ CASES = [
         [*admit("a", *ONE), *admit("b", 4), Release("b"), *admit("c", 5)],
     ),
     Case("A2", Anomaly.DOUBLE_HAND_OUT, RepeatsBlock, BLIND, 3, admit("a", *ONE)),
+    Case(
+        "A2",
+        Anomaly.DOUBLE_HAND_OUT,
+        StealsBlock,
+        BLIND,
+        4,
+        [*start("a", *ONE), *start("b", *TWO), Append("b", (7,))],
+    ),
+    Case(
+        "A2",
+        Anomaly.FOREIGN_WRITE,
+        CopiesStranger,
+        BLIND,
+        4,
+        [*start("a", 1), *start("b", 5), Append("b", (6,))],
+    ),
     planted(
         "fork-forgets-parent-reference",
         "A3",
@@ -353,6 +425,13 @@ CASES = [
         1,
         [*start("a", 1, 2), Append("a", (3,))],
     ),
+    planted(
+        "refusal-evicts",
+        "A4",
+        Anomaly.REFUSAL_DAMAGE,
+        2,
+        [*serve("a", *ONE), *admit("b", 5, 6, 7, 8, 9), *admit("c", *ONE)],
+    ),
     planted("tail-leaked", "A5", Anomaly.LEAK, 2, [*start("a", 1), Release("a"), Quiesce()]),
     planted(
         "abort-leaks",
@@ -379,6 +458,15 @@ CASES = [
         BLIND,
         3,
         [*admit("a", 1), *admit("b", 2), Release("a")],
+    ),
+    Case(
+        "A7",
+        Anomaly.TABLE,
+        KeepsRejected,
+        RADIX,
+        4,
+        [*start("a", 1, 2), Append("a", (3, 4, 5), drafts=3), Accept("a", 1)],
+        "radix",
     ),
     planted(
         "cow-above-two",
@@ -474,12 +562,27 @@ CASES = [
         4,
         [*serve("a", *ONE), Quiesce()],
     ),
+    Case("P8", Anomaly.ACCOUNTING, CountsCachedWithoutCache, PAGED, 4, admit("a", 1), "paged"),
     planted(
         "evict-everything",
         "P9",
         Anomaly.EVICT_AMOUNT,
         4,
         [*serve("a", *ONE), *serve("b", *TWO), Evict(1)],
+    ),
+    Case(
+        "P9", Anomaly.EVICT_AMOUNT, BoastsOfEviction, DECLARATION, 4, [*serve("a", *ONE), Evict(3)]
+    ),
+    Case(
+        "P9",
+        Anomaly.EVICT_AMOUNT,
+        EvictsSilently,
+        DECLARATION,
+        4,
+        [*serve("a", *ONE), *serve("b", *TWO), Evict(1)],
+    ),
+    Case(
+        "P9", Anomaly.NOT_AN_ANSWER, AnswersNothing, DECLARATION, 4, [*serve("a", *ONE), Evict(1)]
     ),
     Case("P9", Anomaly.EVICT_AMOUNT, EvictsLess, BLIND, 4, [*serve("a", *ONE), Evict(1)]),
     planted(
@@ -572,6 +675,7 @@ def test_convicts_the_fault_under_this_id_and_acquits_the_innocent(case: Case) -
     ("name", "undeclared", "invariant", "blocks", "operations"),
     [
         ("remap", {"dedup": "keep"}, "P11", 4, TWICE),
+        ("remap", {"dedup": "keep"}, "P11", 4, [*TWICE[:3], Release("a"), Commit("b")]),
         ("null-block", {"reserved_ids": (1,)}, "A7", 4, admit("a", 1)),
         ("watermark", {"watermark": 0}, "A4", 2, admit("a", *ONE)),
         ("lookahead", {"lookahead": 0}, "A7", 4, admit("a", 1)),
@@ -582,6 +686,7 @@ def test_convicts_the_fault_under_this_id_and_acquits_the_innocent(case: Case) -
             4,
             [*admit("a", 1), *admit("b", 2), *admit("c", 3)],
         ),
+        ("row-limit", {"max_requests": None}, "A4", 4, [*start("a", 1), Fork("a", ("b", "c"))]),
         ("drop-one", {"drop": 0}, "P12", 4, [*serve("a", *ONE), *admit("b", *ONE)]),
         (
             "publish-at-finish",
@@ -637,6 +742,28 @@ def test_an_operation_that_is_not_legal_here_is_skipped_and_changes_nothing() ->
     assert run.effects == {Effect.DONE: 4, Effect.SKIPPED: len(illegal)}
 
 
+def test_a_prompt_is_reserved_piece_by_piece_and_not_beyond_its_end() -> None:
+    begun = [*serve("a", 1, 2), Begin("b", CacheKey((1, 2, 3, 4, 5)))]
+    legal: list[Operation] = [Reserve("b", 2), Reserve("b", 1), Append("b", (6,))]
+    illegal: list[Operation] = [Reserve("b", 4), Append("b", (6,)), Reserve("a", 1)]
+    done, over = (
+        replay(find("radix")[0], Scenario(4, 2, (*begun, *operations))).effects
+        for operations in (legal, illegal)
+    )
+    assert done == {Effect.DONE: len(begun) + 3}
+    assert over == {Effect.DONE: len(begun), Effect.SKIPPED: 3}
+
+
+@pytest.mark.parametrize(
+    ("between", "kept"), [([], False), (admit("b", *TWO), True), ([Evict(1)], True)]
+)
+def test_a_promise_binds_the_next_operation_alone(between: list[Operation], kept: bool) -> None:
+    promising = Registration("promising", CacheManager, PromisesEverything, RADIX)
+    operations = (Query(CacheKey(ONE)), *between, *admit("a", *ONE))
+    verdict = replay(promising, Scenario(1, 2, operations)).verdict
+    assert (verdict is None) is kept
+
+
 def test_a_refusal_is_counted_apart() -> None:
     (hashed,) = find("hashed")
     run = replay(hashed, Scenario(1, 2, (*admit("a", *ONE), *admit("b", 1))))
@@ -656,6 +783,44 @@ def test_an_exception_is_a_crash_and_never_a_verdict_on_an_invariant() -> None:
     assert (verdict.index, verdict.operation) == (2, operations[2])
     assert "KeyError: 'a'" in str(verdict)
     assert verdict.tables == {"a": [0]}
+
+
+def test_draining_reaches_the_implementation() -> None:
+    class Clogged(RadixManager):
+        def drain(self) -> None:
+            raise KeyError("clogged")
+
+    clogged = Registration("clogged", CacheManager, Clogged, RADIX)
+    scenario = Scenario(2, 2, (*start("a", 1), Drain()))
+    assert replay(find("radix")[0], scenario).verdict is None
+    assert isinstance(replay(clogged, scenario).verdict, Crash)
+
+
+def table_of_nothing(self: HashedCache, request: str) -> Any:
+    return None
+
+
+def counters_that_raise(self: HashedCache) -> Any:
+    raise KeyError("counters")
+
+
+@pytest.mark.xfail(reason="answers of another shape escape as errors of the harness", strict=True)
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        ("block_table", table_of_nothing),
+        ("take_copies", lambda self: None),
+        ("take_copies", lambda self: [(0,)]),
+        ("counters", counters_that_raise),
+    ],
+)
+def test_an_answer_of_another_shape_is_a_verdict(method: str, answer: Any) -> None:
+    odd = type("Odd", (HashedCache,), {method: answer})
+    run = replay(
+        Registration("odd", CacheManager, odd, DECLARATION),
+        Scenario(2, 2, (Evict(1), *admit("a", 1))),
+    )
+    assert run.verdict is not None
 
 
 def test_only_operations_that_take_blocks_may_refuse() -> None:

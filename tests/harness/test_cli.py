@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
 from kvassay.harness.cli import app
 from kvassay.harness.contract import CacheKey
 from kvassay.harness.scenario import Admit, Commit, Fork, Release, Scenario, to_json
-from typer.testing import CliRunner
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 WRONG = Scenario(

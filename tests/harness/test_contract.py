@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+
 from kvassay.harness.contract import (
     CAPABILITY_METHODS,
     METHODS,

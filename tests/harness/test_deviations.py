@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from kvassay.harness.contract import ContractError
 from kvassay.harness.deviations import Deviation, deviations_of, read
 from kvassay.harness.registry import find

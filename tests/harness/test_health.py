@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+
 from kvassay.harness.campaign import Outcome
 from kvassay.harness.checker import Effect
 from kvassay.harness.contract import Declaration

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from kvassay.harness.contract import Declaration
 from kvassay.harness.evidence import Seen
 from kvassay.harness.invariants import LAW, of_suite

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kvassay.harness.contract import CacheKey, Declaration, Span
 from kvassay.harness.keys import KeySource, cut, longest
 from kvassay.reference.tags import spans_fit

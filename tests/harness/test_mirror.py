@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from kvassay.harness.contract import CacheEvent, CacheKey, Declaration, EventKind, Span
 from kvassay.harness.mirror import Mirror
 from kvassay.harness.violation import Anomaly, Violation

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+
 from kvassay.harness import session
 from kvassay.harness.checker import Effect
 from kvassay.harness.contract import CacheKey, CacheManager, Capability, Declaration

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kvassay.harness.contract import CacheKey, Outcome
 from kvassay.harness.scenario import (
     Admit,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+
 from kvassay.harness.contract import Capability, Declaration
 from kvassay.harness.evidence import Seen
 from kvassay.harness.stale import NOT_DRIVEN, stale_declarations

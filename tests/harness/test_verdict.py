@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import permutations
 
 import pytest
+
 from kvassay.harness.campaign import ERROR, Finding, Outcome
 from kvassay.harness.contract import Declaration
 from kvassay.harness.deviations import Deviation

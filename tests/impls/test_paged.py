@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from kvassay.harness import registry
 from kvassay.harness.contract import CacheKey, CacheManager, Counters, Outcome, OutOfBlocks
 from kvassay.impls.paged import PagedManager

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
 from kvassay.harness import registry
 from kvassay.harness.contract import (
     CacheEvent,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kvassay.harness.contract import EventKind, Span
 from kvassay.impls.block_pool import BlockPool
 from kvassay.impls.radix_key import Element, elements_of, spans_of

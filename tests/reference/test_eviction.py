@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kvassay.harness.contract import Declaration, Order, Stamp, Tie
 from kvassay.reference.blocks import Blocks
 from kvassay.reference.eviction import EvictionWatch, WrongVictim

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+
 from kvassay.harness.contract import (
     CacheKey,
     Capability,

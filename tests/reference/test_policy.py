@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kvassay.harness.contract import Order, Tie
 from kvassay.reference.policy import Access, goes_before, leaf_ranks, rank
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kvassay.harness.contract import CacheKey, Span
 from kvassay.reference.tags import TagBook, elements_of, spans_fit
 

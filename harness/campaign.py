@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from kvassay.harness.checker import Effect
+from kvassay.harness.contract import ContractError
 from kvassay.harness.evidence import Seen
 from kvassay.harness.registry import Registration
 from kvassay.harness.scenario import Scenario
@@ -150,7 +151,7 @@ class Campaign:
         self._start = time.monotonic()
         self._deadline = self._start + (self.budget.seconds or math.inf)
         for scenario in self.known:
-            self._enter(replay(self.registration, scenario), self.registration)
+            self._replay(scenario)
         self._explore()
         for finding in self.outcome.findings.values():
             self._minimise(finding)
@@ -189,12 +190,24 @@ class Campaign:
             run = explore(
                 registration, rng, num_blocks, block_size, length=length, focus=self.focus
             )
-        except ValueError as error:
-            self._refused(num_blocks, block_size, error)
+        except ContractError:
+            raise
+        except ValueError:
+            self._refused(num_blocks, block_size)
         else:
             self._enter(run, registration)
 
-    def _refused(self, num_blocks: int, block_size: int, error: ValueError) -> None:
+    def _replay(self, scenario: Scenario) -> None:
+        try:
+            run = replay(self.registration, scenario)
+        except ContractError:
+            raise
+        except ValueError:
+            self._refused(scenario.num_blocks, scenario.block_size)
+        else:
+            self._enter(run, self.registration)
+
+    def _refused(self, num_blocks: int, block_size: int) -> None:
         """The factory does not offer this shape; that is its right, but it is counted."""
         self.outcome.refused_geometries[num_blocks, block_size] += 1
 

@@ -61,9 +61,10 @@ def read(path: Path) -> list[Deviation]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ContractError(f"{path.name}: not TOML: {error}") from None
-    if set(data) - {"deviation"}:
+    entries = data.get("deviation", [])
+    if set(data) - {"deviation"} or not isinstance(entries, list):
         raise ContractError(f"{path.name}: expected only [[deviation]], got {sorted(data)}")
-    return [_entry(path.name, number, raw) for number, raw in enumerate(data.get("deviation", ()))]
+    return [_entry(path.name, number, raw) for number, raw in enumerate(entries)]
 
 
 def _entry(name: str, number: int, raw: dict[str, Any]) -> Deviation:

@@ -8,7 +8,7 @@ from kvassay.harness import drawing
 from kvassay.harness.registry import Registration
 from kvassay.harness.scenario import Scenario
 from kvassay.harness.session import TIME_LIMIT, build, time_limit
-from kvassay.harness.violation import Crash, Violation
+from kvassay.harness.violation import Crash, Hang, Violation
 
 
 class Told:
@@ -19,7 +19,17 @@ class Told:
 
 def explain(registration: Registration, scenario: Scenario, told: Told) -> Iterator[str]:
     """Lines that tell what each operation did; `told.verdict` is set at the end."""
-    checker = build(registration, scenario.num_blocks, scenario.block_size)
+    try:
+        with time_limit(TIME_LIMIT):
+            checker = build(registration, scenario.num_blocks, scenario.block_size)
+    except (Crash, Violation) as verdict:
+        told.verdict = verdict
+        yield str(verdict)
+        return
+    except Hang as hang:
+        told.verdict = Crash(f"building it: {hang}")
+        yield str(told.verdict)
+        return
     yield (
         f"{registration.name}: {checker.manager.num_blocks} blocks of "
         f"{checker.manager.block_size} tokens"
@@ -31,6 +41,9 @@ def explain(registration: Registration, scenario: Scenario, told: Told) -> Itera
                 effect = checker.step(operation)
         except (Violation, Crash) as verdict:
             told.verdict = verdict
+            yield f"{line}   <-- here"
+        except Hang as hang:
+            told.verdict = Crash(str(hang), index, operation)
             yield f"{line}   <-- here"
         else:
             yield f"{line}   {effect}"

@@ -36,11 +36,11 @@ class KeySource:
         ways: list[Callable[[CacheKey, int], CacheKey]] = [
             self._again,
             self._again,
-            self._extended,
-            self._extended,
+            self.extended,
+            self.extended,
             self._cut,
-            self._changed,
-            self._changed,
+            self.changed,
+            self.changed,
             self._recombined,
         ]
         if self._salts or self._adapters or self._spans:
@@ -60,7 +60,11 @@ class KeySource:
         """A key; `length` tokens where it has to grow or is new."""
         if not self.known or self.rng.random() < 0.2:
             return self.fresh(length)
-        return self.rng.choice(self._ways)(self.rng.choice(self.known), length)
+        return self.vary(self.rng.choice(self.known), length)
+
+    def vary(self, key: CacheKey, length: int) -> CacheKey:
+        """A key made out of `key`, in one of the ways that keys almost agree."""
+        return self.rng.choice(self._ways)(key, length)
 
     def fresh(self, length: int) -> CacheKey:
         """A key that owes nothing to earlier ones (though a small alphabet makes them meet)."""
@@ -77,7 +81,8 @@ class KeySource:
     def _again(self, key: CacheKey, length: int) -> CacheKey:
         return key
 
-    def _extended(self, key: CacheKey, length: int) -> CacheKey:
+    def extended(self, key: CacheKey, length: int = 0) -> CacheKey:
+        """The key continued up to `length` tokens, or by a little where it is that long."""
         more = length - len(key.tokens)
         if more < 1:
             more = self.rng.choice((1, self.block_size, self.block_size + 1))
@@ -93,7 +98,7 @@ class KeySource:
         boundary = self.rng.randint(0, length // self.block_size) * self.block_size
         return min(length, max(1, boundary + self.rng.choice((-1, 0, 1))))
 
-    def _changed(self, key: CacheKey, length: int) -> CacheKey:
+    def changed(self, key: CacheKey, length: int = 0) -> CacheKey:
         """One token differs: mostly the last or the first one of a block."""
         tokens = list(key.tokens)
         position = self._place(len(tokens)) - 1
@@ -105,7 +110,7 @@ class KeySource:
         else:
             tokens[position] += 1
         changed = replace(key, tokens=tuple(tokens))
-        return self._extended(changed, length) if self.rng.random() < 0.3 else changed
+        return self.extended(changed, length) if self.rng.random() < 0.3 else changed
 
     def _recombined(self, key: CacheKey, length: int) -> CacheKey:
         """Blocks of known keys under another prefix; a key that forgets its parent is seen here."""

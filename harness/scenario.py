@@ -198,20 +198,8 @@ class Scenario:
 # ------------------------------------------------------------------------------------------- JSON
 
 
-def validator() -> Any:
-    """pydantic's validator of a scenario file (imported only when a file is read)."""
-    from pydantic import TypeAdapter
-
-    strict = {"extra": "forbid"}
-    for kind in (Scenario, CacheKey, Span, *kinds()):
-        setattr(kind, "__pydantic_config__", strict)  # noqa: B010 - pydantic reads it from there
-    return TypeAdapter(Scenario)
-
-
 def from_json(text: str, source: str = "scenario") -> Scenario:
     """Parse and validate a scenario; `BadScenario` says what is wrong and where."""
-    from pydantic import ValidationError
-
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as error:
@@ -219,14 +207,36 @@ def from_json(text: str, source: str = "scenario") -> Scenario:
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA_VERSION:
         found = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
         raise BadScenario(f"{source}: expected schema {SCHEMA_VERSION}, got {found!r}")
+    listed = raw.pop("operations", None)
+    if not isinstance(listed, list):
+        raise BadScenario(f"{source}: operations: expected a list, got {listed!r}")
+    operations = tuple(
+        _operation(entry, f"{source}: operation {at}") for at, entry in enumerate(listed)
+    )
+    scenario: Scenario = _validated(Scenario, {**raw, "operations": []}, source)
+    return replace(scenario, operations=operations)
+
+
+def _operation(raw: Any, source: str) -> Operation:
+    known = {kind.__dataclass_fields__["op"].default: kind for kind in kinds()}  # type: ignore[attr-defined]
+    name = raw.get("op") if isinstance(raw, dict) else None
+    if name not in known:
+        raise BadScenario(f"{source}: expected op to be one of {', '.join(known)}, got {raw!r}")
+    return _checked(_validated(known[name], raw, f"{source} ({name})"), source)
+
+
+def _validated(kind: type, raw: dict[str, Any], source: str) -> Any:
+    """pydantic reads the dataclass (and is imported only here); its first complaint is told."""
+    from pydantic import TypeAdapter, ValidationError
+
+    for strict in (kind, CacheKey, Span):
+        setattr(strict, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010
     try:
-        parsed = validator().validate_json(json.dumps(raw))
+        return TypeAdapter(kind).validate_json(json.dumps(raw))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "scenario"
+        where = ".".join(str(part) for part in first["loc"]) or "as a whole"
         raise BadScenario(f"{source}: {where}: {first['msg']}, got {first['input']!r}") from None
-    scenario: Scenario = parsed
-    return replace(scenario, operations=tuple(_checked(op, source) for op in scenario.operations))
 
 
 def _checked(operation: Any, source: str) -> Operation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -15,9 +15,9 @@ from kvassay.harness.checker import Checker, Effect
 from kvassay.harness.contract import Capability, Declaration
 from kvassay.harness.evidence import Seen
 from kvassay.harness.generator import Generator
-from kvassay.harness.registry import Registration
+from kvassay.harness.registry import Registration, Unavailable
 from kvassay.harness.scenario import Operation, Quiesce, Scenario
-from kvassay.harness.violation import Crash, Violation
+from kvassay.harness.violation import Crash, Hang, Violation
 
 TIME_LIMIT = 20.0
 """Seconds after which a run counts as hung."""
@@ -25,6 +25,10 @@ INSPECTION = frozenset(
     {Capability.COUNTERS, Capability.REFCOUNTS, Capability.WALK, Capability.PEEK, Capability.EVENTS}
 )
 """Capabilities that only look."""
+
+
+Source = Callable[[Checker], Iterable[Operation]]
+"""Operations for a checker, drawn as they are run."""
 
 
 @dataclass
@@ -54,7 +58,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
 
     def on_alarm(*_: Any) -> None:
-        raise Crash(f"no answer within {seconds:g} s: it hangs")
+        raise Hang(f"no answer within {seconds:g} s: it hangs")
 
     before = signal.signal(signal.SIGALRM, on_alarm)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -66,30 +70,34 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def build(registration: Registration, num_blocks: int, block_size: int) -> Checker:
-    """A new instance under a checker; the instance may insist on another geometry."""
+    """A new instance under a checker; the instance may insist on another geometry.
+
+    Raises `ValueError` where the factory does not offer the geometry, `ContractError` or
+    `Unavailable` where the registration is at fault, `Crash` where building fails.
+    """
     try:
         manager = registration.build(num_blocks=num_blocks, block_size=block_size)
-    except ValueError:
-        raise
-    except RuntimeError:
+    except (ValueError, Unavailable):
         raise
     except Exception as error:
         raise Crash(f"building it: {type(error).__name__}: {error}") from error
-    return Checker(manager, registration.declaration)
+    try:
+        return Checker(manager, registration.declaration)
+    except (Violation, Crash):
+        raise
+    except Exception as error:
+        raise Crash(f"a new instance: {type(error).__name__}: {error}") from error
 
 
 def replay(registration: Registration, scenario: Scenario) -> Run:
     """Run a scenario from the start; the verdict is None if nothing is wrong."""
-    checker = build(registration, scenario.num_blocks, scenario.block_size)
-    run = Run(scenario)
-    try:
-        with time_limit(TIME_LIMIT):
-            for operation in scenario.operations:
-                run.effects[checker.step(operation)] += 1
-    except (Violation, Crash) as verdict:
-        run.verdict = _placed(verdict, checker)
-    run.met = checker.met()
-    return run
+    return _guarded(
+        registration,
+        scenario.num_blocks,
+        scenario.block_size,
+        lambda checker: scenario.operations,
+        scenario,
+    )
 
 
 def explore(
@@ -102,38 +110,63 @@ def explore(
     focus: str = "",
 ) -> Run:
     """Generate up to `length` operations and a final quiescence; records what took effect."""
-    checker = build(registration, num_blocks, block_size)
-    generator = Generator(rng, checker, focus)
-    return drive(checker, (generator.next() for _ in range(length)))
+
+    def operations(checker: Checker) -> Iterator[Operation]:
+        generator = Generator(rng, checker, focus)
+        for _ in range(length):
+            yield generator.next()
+
+    return drive(registration, num_blocks, block_size, operations)
 
 
-def drive(checker: Checker, operations: Iterable[Operation]) -> Run:
+def drive(registration: Registration, num_blocks: int, block_size: int, source: Source) -> Run:
     """Run operations as they are drawn, ending with `Quiesce`; skipped ones are not recorded."""
+
+    def closed(checker: Checker) -> Iterator[Operation]:
+        for operation in source(checker):
+            yield operation
+            if isinstance(operation, Quiesce):
+                return
+        yield Quiesce()
+
+    return _guarded(registration, num_blocks, block_size, closed, None)
+
+
+def _guarded(
+    registration: Registration,
+    num_blocks: int,
+    block_size: int,
+    source: Source,
+    scenario: Scenario | None,
+) -> Run:
+    """Build and run within the time limit; whatever goes wrong becomes the verdict."""
     done: list[Operation] = []
-    effects: Counter[Effect] = Counter()
-    verdict: Violation | Crash | None = None
+    run = Run(scenario or Scenario(num_blocks, block_size, ()))
+    checker: Checker | None = None
     try:
         with time_limit(TIME_LIMIT):
-            for operation in operations:
+            checker = build(registration, num_blocks, block_size)
+            for operation in source(checker):
                 done.append(operation)
                 effect = checker.step(operation)
-                effects[effect] += 1
-                if effect is Effect.SKIPPED:
+                run.effects[effect] += 1
+                if effect is Effect.SKIPPED and scenario is None:
                     done.pop()
                     checker.index -= 1
-                if isinstance(operation, Quiesce):
-                    break
-            else:
-                done.append(Quiesce())
-                effects[checker.step(done[-1])] += 1
-    except (Violation, Crash) as raised:
-        verdict = _placed(raised, checker)
-    scenario = Scenario(checker.manager.num_blocks, checker.manager.block_size, tuple(done))
-    return Run(scenario, verdict, checker.met(), effects)
+    except (Violation, Crash) as verdict:
+        run.verdict = verdict
+    except Hang as hang:
+        run.verdict = _hung(hang, checker)
+    if checker is not None:
+        run.met = checker.met()
+    if scenario is None:
+        shape = (checker.model.num_blocks, checker.model.block_size) if checker else None
+        run.scenario = Scenario(*(shape or (num_blocks, block_size)), tuple(done))
+    return run
 
 
-def _placed(verdict: Violation | Crash, checker: Checker) -> Violation | Crash:
+def _hung(hang: Hang, checker: Checker | None) -> Crash:
     """A hang is raised from outside the step: say where it was."""
-    if verdict.operation is None:
-        verdict.index, verdict.operation = checker.index, checker.operation
-    return verdict
+    if checker is None:
+        return Crash(f"building it: {hang}")
+    return Crash(str(hang), checker.index, checker.operation)

@@ -74,3 +74,7 @@ class Crash(Exception):
     def __str__(self) -> str:
         where = f"operation {self.index}" + (f" ({self.operation.op})" if self.operation else "")
         return f"error in {where}: {self.what}"
+
+
+class Hang(BaseException):
+    """Raised by the alarm clock; no `except Exception` of an implementation can swallow it."""

@@ -21,7 +21,7 @@ from rich.table import Table
 from kvassay.harness.campaign import BLOCK_SIZES, LENGTHS, POOLS, invariant_of
 from kvassay.harness.generator import FOCUS
 from kvassay.harness.registry import Registration, find
-from kvassay.harness.session import Run, build, drive, explore, without_inspection
+from kvassay.harness.session import Run, drive, explore, without_inspection
 from kvassay.harness.uniform import uniform
 from kvassay.impls.faulty.managers import FAULTS
 
@@ -56,8 +56,8 @@ def by_generator(registration: Registration, rng: Random, number: int) -> Run:
 
 def by_uniform(registration: Registration, rng: Random, number: int) -> Run:
     """One example of uniform operations."""
-    checker = build(registration, rng.choice(POOLS), rng.choice(BLOCK_SIZES))
-    return drive(checker, islice(uniform(rng, checker), rng.choice(LENGTHS)))
+    shape, length = (rng.choice(POOLS), rng.choice(BLOCK_SIZES)), rng.choice(LENGTHS)
+    return drive(registration, *shape, lambda checker: islice(uniform(rng, checker), length))
 
 
 def needed(example: Example, registration: Registration, accepted: set[str], seed: int) -> int:

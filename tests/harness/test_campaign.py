@@ -128,22 +128,15 @@ def test_known_scenarios_are_read_in_the_order_of_their_names(tmp_path: Path) ->
         load_known([tmp_path])
 
 
-@pytest.mark.xfail(
-    reason="taken for a refused shape",
-    strict=True,
-    raises=NOTHING,
-)
 def test_a_missing_method_is_not_a_refused_shape() -> None:
     with pytest.raises(ContractError, match=r"needs the method fork\(\)"):
         run(Lame)
 
 
-@pytest.mark.xfail(reason="ValueError ends the campaign", strict=True, raises=ValueError)
 def test_a_known_scenario_of_a_refused_shape_is_passed_over() -> None:
     outcome = run(RefusesThree, known=[Scenario(4, 3, (Admit("a", CacheKey((1,))),))])
     assert outcome.refused_geometries[4, 3] == 1
 
 
-@pytest.mark.xfail(reason="a Crash while building ends the campaign", strict=True, raises=Crash)
 def test_a_factory_that_breaks_is_a_finding() -> None:
     assert isinstance(run(Breaks).findings[ERROR].verdict, Crash)

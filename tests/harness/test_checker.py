@@ -804,7 +804,6 @@ def counters_that_raise(self: HashedCache) -> Any:
     raise KeyError("counters")
 
 
-@pytest.mark.xfail(reason="answers of another shape escape as errors of the harness", strict=True)
 @pytest.mark.parametrize(
     ("method", "answer"),
     [

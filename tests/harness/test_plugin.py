@@ -90,7 +90,6 @@ def test_each_campaign_runs_once_however_many_workers_there_are(
         result.stdout.fnmatch_lines(["sound: 160 examples, *"])
 
 
-@pytest.mark.xfail(reason="ContractError is taken for a refused shape", strict=True)
 def test_a_missing_method_is_named(pytester: pytest.Pytester) -> None:
     lame = "class Lame(HashedCache):\n    fork = None\n\n\nimplementation("
     source = SOURCE.format(name="lame", build="Lame").replace("implementation(", lame)

@@ -98,7 +98,7 @@ def test_an_instance_may_insist_on_its_own_shape() -> None:
 def test_what_was_explored_is_recorded_without_what_was_skipped() -> None:
     (hashed,) = find("hashed")
     operations: list[Operation] = [SCENARIO.operations[0], Release("nobody"), Quiesce(), Quiesce()]
-    run = drive(build(hashed, 3, 2), iter(operations))
+    run = drive(hashed, 3, 2, lambda checker: operations)
     assert run.verdict is None
     assert run.scenario.operations == (SCENARIO.operations[0], Quiesce())
     assert run.effects == {Effect.DONE: 2, Effect.SKIPPED: 1}

@@ -78,9 +78,6 @@ def test_a_tag_can_be_read_back() -> None:
     namespace, elements = book.path(tags[-1])
     assert namespace == (0, 2, "s", "l")
     assert elements == list(elements_of(key)) == [5, (6, "x", 0), (7, "x", 1)]
-    assert book.parent(tags[1]) == tags[0]
-    assert book.parent(tags[0]) == book.root(key, epoch=2)
-    assert book.parent(book.root(key, epoch=2)) is None
 
 
 def test_a_key_goes_on_where_it_ended() -> None:

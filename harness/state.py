@@ -1,0 +1,74 @@
+"""What every part of the checker shares: implementation, model, device and evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from kvassay.harness.contract import Capability, Declaration, Publish, is_out_of_blocks
+from kvassay.harness.device import ShadowDevice
+from kvassay.harness.diagnosis import Diagnosis
+from kvassay.harness.evidence import Seen
+from kvassay.harness.mirror import Mirror
+from kvassay.harness.violation import Anomaly, Crash, Violation
+from kvassay.reference.model import CacheModel
+
+REFUSED = object()
+"""What `_call` returns when the implementation is out of blocks."""
+
+
+class CheckerState:
+    """One implementation under test together with the model and the device."""
+
+    def __init__(self, manager: Any, declaration: Declaration) -> None:
+        self.manager = manager
+        self.declaration = declaration
+        self.model = CacheModel(manager.num_blocks, manager.block_size, declaration)
+        self.device = ShadowDevice(manager.block_size)
+        self.diagnosis = Diagnosis(self.model, self.device)
+        self.evidence: Counter[Seen] = Counter()
+        has = declaration.has
+        self.commits = has(Capability.COMMIT) and declaration.publish is not Publish.RESERVATION
+        """Whether KV is written in an operation of its own."""
+        self._copies = has(Capability.COPIES)
+        self._counters = has(Capability.COUNTERS)
+        self._refcounts = has(Capability.REFCOUNTS)
+        self._mirror = Mirror(self.model) if has(Capability.EVENTS) else None
+        if self._mirror is not None:
+            self._mirror.take(self._call_plain(manager.take_events))
+
+    def has(self, *capabilities: Capability) -> bool:
+        """Whether the implementation declares all of these."""
+        return self.declaration.has(*capabilities)
+
+    def _call(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Call the implementation; REFUSED when it is out of blocks, `Crash` on other errors."""
+        try:
+            return method(*arguments, **named)
+        except Exception as error:
+            if is_out_of_blocks(error):
+                return REFUSED
+            raise Crash(f"{type(error).__name__}: {error}") from error
+
+    def _call_plain(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method that has no right to refuse."""
+        answer = self._call(method, *arguments)
+        if answer is REFUSED:
+            raise Crash(f"{method.__name__} raised OutOfBlocks, which it may not")
+        return answer
+
+    def _take_copies(self) -> Sequence[tuple[int, int]]:
+        copies = self._call_plain(self.manager.take_copies) if self._copies else ()
+        if copies:
+            self.evidence[Seen.COPIED] += 1
+        return copies
+
+    def _discard_copies(self) -> None:
+        """Copies after an operation that hands out nothing are done like any other."""
+        copies = self._take_copies()
+        if copies:
+            self.device.begin_tenancies((), copies)
+
+    def _fail(self, invariant: str, anomaly: Anomaly, expected: str, got: str) -> NoReturn:
+        raise Violation(invariant, anomaly, expected, got)

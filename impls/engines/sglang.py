@@ -1,0 +1,362 @@
+"""SGLang's radix caches on their slot allocators, driven through the calls of its scheduler.
+
+Three trees: `RadixCache` (``radix``) and `UnifiedRadixCache` with its Python and its Rust core
+(``unified-python``, ``unified-rust``; the Rust one is the server's default). A request is a real
+`Req` with a row of the real `ReqToTokenPool`; it goes ``match_kv_cache``, ``lock``,
+``evict_from_tree_cache``, ``alloc`` (page size 1), ``alloc_extend`` or ``alloc_decode``,
+``checkpoint_kv_cache``, ``release_kv_cache``. A block is a page: ``block_size`` is the page size.
+
+``sglang-<tree>`` publishes at release, as SGLang does at the end of a request (finished and
+aborted ones; a retracted one is released without a checkpoint). ``sglang-<tree>-commit``
+publishes in `commit`, by a checkpoint of the running request, as SGLang does after every chunk
+of a prefill; its releases publish nothing more, so that what was not committed never shows.
+
+What is the adapter's: ``mem_cache/allocation.py`` needs compiled kernels, so the allocator is
+called here, and asked to make room for exactly the pages that are taken. (SGLang asks for up to a
+page more per request, without needing it.) A batch holds one request.
+
+Not claimed, because the engine has no call for it: FORK, TRUNCATE, CHUNKED in pieces smaller
+than a checkpoint, QUERY (the scheduler's budget is an estimate over a batch), VALIDATES_INPUT (a
+second release is an assertion, a second unlock silent), REFCOUNTS (the tree counts locks per node,
+and the Rust core does not show them). PEEK is claimed for the unified trees only: the older one
+splits and renews what it looks up.
+
+Importing this file does not import SGLang, which takes seconds; building a manager does.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from types import SimpleNamespace
+from typing import Any
+
+from kvassay.harness.contract import (
+    CacheEvent,
+    CacheKey,
+    CacheManager,
+    Capability,
+    Counters,
+    Declaration,
+    Dedup,
+    EventKind,
+    Granularity,
+    Order,
+    Outcome,
+    OutOfBlocks,
+    Publish,
+    Refusal,
+    Stamp,
+    Tie,
+)
+from kvassay.harness.registry import implementation
+from kvassay.impls.engines import sglang_stub
+
+PACKAGE = "sglang"
+INSTALL = (
+    "pip install torch==2.13.0 && pip install --no-deps -r impls/engines/sglang_requirements.txt"
+)
+
+TREES = ("radix", "unified-python", "unified-rust")
+
+MAX_REQUESTS = 256
+"""Rows of the request pool, SGLang's ``--max-running-requests``."""
+
+PUBLISHED = frozenset({Outcome.FINISHED, Outcome.ABORTED})
+"""Outcomes that SGLang checkpoints: an aborted request ends its step like a finished one."""
+
+_OFFERED = (
+    Capability.PREFIX_CACHE,
+    Capability.SALT,
+    Capability.ADAPTER,
+    Capability.EVICT,
+    Capability.RESET,
+    Capability.EVENTS,
+    Capability.COUNTERS,
+)
+
+
+def declare(tree: str, commits: bool) -> Declaration:
+    """What is true of a tree, publishing at commit or at release."""
+    more = {Capability.COMMIT} if commits else set()
+    if tree != "radix":
+        more.add(Capability.PEEK)
+    return Declaration(
+        capabilities={*_OFFERED, *more},
+        publish=Publish.COMMIT if commits else Publish.RELEASE,
+        publish_on=frozenset(Outcome) if commits else PUBLISHED,
+        # A match and an insert renew the path. The insert is what publishes, be it at release:
+        # a release that inserts nothing is no access.
+        order=Order.LRU,
+        stamps=frozenset({Stamp.HIT, Stamp.COMMIT}),
+        tie=Tie.TAIL_FIRST,
+        granularity=Granularity.LEAF,
+        # A checkpoint rewrites the row to the tree's slots; after a release nobody sees it.
+        dedup=Dedup.REMAP if commits else Dedup.KEEP,
+        # Makes room first, and then finds that it is not enough.
+        refusal=Refusal.MAY_EVICT,
+        # The first page is padding.
+        reserved_ids=(0,),
+        max_requests=MAX_REQUESTS,
+    )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Import without the warnings of torch and SGLang, which a strict test run makes errors."""
+    log = logging.getLogger("sglang")
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@lru_cache(maxsize=1)
+def _sglang() -> SimpleNamespace:
+    """The engine's own names, imported once."""
+    sglang_stub.install()
+    with _quietly(), sglang_stub.without_triton():
+        import torch
+        from sglang.srt.disaggregation import kv_events
+        from sglang.srt.managers import schedule_batch
+        from sglang.srt.mem_cache import allocator, base_prefix_cache, common
+        from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+        from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+        from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
+        from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+        from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
+    sglang_stub.publish(
+        {"spec": {"speculative_algorithm": None}, "serving": {"strip_thinking_cache": False}}
+    )
+    return SimpleNamespace(
+        CacheInitParams=CacheInitParams,
+        EvictParams=base_prefix_cache.EvictParams,
+        RadixCache=RadixCache,
+        RadixKey=RadixKey,
+        ReqToTokenPool=ReqToTokenPool,
+        UnifiedRadixCache=UnifiedRadixCache,
+        allocator=allocator,
+        batch=schedule_batch,
+        common=common,
+        components=(ComponentType.FULL,),
+        events=kv_events,
+        sampling=SamplingParams(max_new_tokens=1),
+        torch=torch,
+    )
+
+
+class SglangManager:
+    """Requests and the calls that SGLang's scheduler would make for them."""
+
+    commits = False
+
+    def __init__(self, tree: str, num_blocks: int, block_size: int) -> None:
+        sglang = _sglang()
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        size = num_blocks * block_size
+        self.allocator = _allocator(size, block_size)
+        self.rows: Any = sglang.ReqToTokenPool(MAX_REQUESTS, size, "cpu", False)
+        parameters = sglang.CacheInitParams(
+            disable=False,
+            req_to_token_pool=self.rows,
+            token_to_kv_pool_allocator=self.allocator,
+            page_size=block_size,
+            enable_kv_cache_events=True,
+        )
+        self.adapters: Any = parameters.kv_event_lora_names
+        self.tree: Any = _tree(tree, parameters)
+        self._requests: dict[str, Any] = {}
+
+    def admit(self, request: str, key: CacheKey) -> int:
+        req, length = self._request(request, key), len(key.tokens)
+        _sglang().common.match_kv_cache(req, self.tree, max_prefix_len=length - 1)
+        req.lock = self.tree.lock(req.last_node)
+        req.kv.cache_protected_len = req.prefix_len
+        try:
+            self._place(req, length)
+        except OutOfBlocks:
+            self.tree.unlock(req.lock)
+            raise
+        self._requests[request] = req
+        hit: int = req.prefix_len
+        return hit
+
+    def append(self, request: str, tokens: Sequence[int]) -> None:
+        req = self._requests[request]
+        self._extend(req, req.kv.kv_allocated_len, req.kv.kv_allocated_len + len(tokens))
+        req.output_ids.extend(tokens)
+
+    def block_table(self, request: str) -> Sequence[int]:
+        kv, size = self._requests[request].kv, self.block_size
+        slots = self.rows.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len : size]
+        return [slot // size for slot in slots.tolist()]
+
+    def release(self, request: str, outcome: Outcome = Outcome.FINISHED) -> None:
+        sglang, req = _sglang(), self._requests.pop(request)
+        publishes = not self.commits and outcome in PUBLISHED
+        if outcome is Outcome.FINISHED:
+            req.finished_reason = sglang.batch.FINISH_LENGTH(length=len(req.output_ids))
+        elif outcome is Outcome.ABORTED:
+            req.finished_reason = sglang.batch.FINISH_ABORT()
+        sglang.common.release_kv_cache(req, self.tree, checkpoint=publishes)
+
+    def evict(self, num_blocks: int) -> int:
+        wanted = _sglang().EvictParams(num_tokens=num_blocks * self.block_size)
+        freed: int = self.tree.evict(wanted).num_tokens_evicted
+        return freed // self.block_size
+
+    def reset(self) -> None:
+        # As flush_cache does, which a scheduler with running requests refuses.
+        if self._requests:
+            raise ValueError(f"reset: expected no live request, got {len(self._requests)}")
+        self.tree.reset()
+        self.rows.clear()
+        self.allocator.clear()
+
+    def counters(self) -> Counters:
+        free = self.allocator.available_size() // self.block_size
+        cached = self.tree.evictable_size() // self.block_size
+        # What the tree protects and what is a request's own is both in use.
+        return Counters(free=free, cached=cached, used=self.num_blocks - free - cached)
+
+    def peek(self, key: CacheKey) -> int:
+        """Only for the unified trees, which have a match that changes nothing."""
+        wanted = _sglang().RadixKey(
+            array("q", key.tokens),
+            key.adapter,
+            limit=len(key.tokens) - 1,
+            cache_salt=key.salt,
+        )
+        hit: int = self.tree.tree_core.match_full_device_prefix(wanted)[0]
+        return hit
+
+    def take_events(self) -> list[CacheEvent]:
+        return [_translate(event) for event in self.tree.take_events()]
+
+    def _request(self, request: str, key: CacheKey) -> Any:
+        sglang = _sglang()
+        req = sglang.batch.Req(
+            request,
+            "",
+            array("q", key.tokens),
+            sglang.sampling,
+            # Becomes the extra key of the tree, as the adapter's id does in SGLang.
+            lora_id=key.adapter,
+            cache_salt=key.salt,
+        )
+        self.adapters.register(req, key.adapter)
+        return req
+
+    def _place(self, req: Any, length: int) -> None:
+        """A row for a new request, with its hit and slots for the rest of the prompt."""
+        hit = req.prefix_len
+        if self.rows.alloc([req]) is None:
+            raise OutOfBlocks(f"all {MAX_REQUESTS} rows are in use")
+        if hit:
+            self._write(req, 0, hit, self.tree.prefix_device_indices(req))
+        try:
+            self._extend(req, hit, length)
+        except OutOfBlocks:
+            self.rows.free(req)
+            raise
+
+    def _extend(self, req: Any, start: int, stop: int) -> None:
+        """Slots for the tokens [start, stop) of a request."""
+        size = self.block_size
+        pages = -(-stop // size) - -(-start // size)
+        _sglang().common.evict_from_tree_cache(self.tree, pages * size)
+        slots = self._allocate(req, start, stop)
+        if slots is None:
+            free = self.allocator.available_size() // size
+            raise OutOfBlocks(f"{pages} pages do not fit {free} free ones")
+        self._write(req, start, stop, slots)
+        req.kv.kv_allocated_len = req.kv.kv_committed_len = stop
+
+    def _allocate(self, req: Any, start: int, stop: int) -> Any:
+        if self.block_size == 1:
+            return self.allocator.alloc(stop - start)
+        row = self.rows.req_to_token[req.kv.req_pool_idx]
+        last = _one(row[start - 1] if start else -1)
+        before, after = _one(start), _one(stop)
+        if req.kv.kv_allocated_len and stop == start + 1:
+            return self.allocator.alloc_decode(after, after, last)
+        return self.allocator.alloc_extend(before, before, after, after, last, stop - start)
+
+    def _write(self, req: Any, start: int, stop: int, slots: Any) -> None:
+        where = req.kv.req_pool_idx, slice(start, stop)
+        self.rows.write(where, slots.to(_sglang().torch.int32))
+
+
+class CommittingSglangManager(SglangManager):
+    """The same, publishing by a checkpoint what is reported as written."""
+
+    commits = True
+
+    def commit(self, request: str, num_tokens: int) -> None:
+        req = self._requests[request]
+        # A checkpoint leaves here where the next extend begins; before the first, the hit.
+        committed, length = req.prefix_len, req.kv.kv_allocated_len
+        if not committed < num_tokens <= length:
+            raise ValueError(
+                f"commit: expected {committed} < num_tokens <= {length}, got {num_tokens}"
+            )
+        req.refresh_fill_ids()
+        req.extend_end = num_tokens
+        _sglang().common.checkpoint_kv_cache(req, self.tree)
+
+
+def _one(number: Any) -> Any:
+    """A batch of one."""
+    return _sglang().torch.tensor([int(number)], dtype=_sglang().torch.int64)
+
+
+def _allocator(size: int, page_size: int) -> Any:
+    sglang = _sglang()
+    common = {"dtype": sglang.torch.float32, "device": "cpu", "kvcache": None, "need_sort": False}
+    if page_size == 1:
+        return sglang.allocator.TokenToKVPoolAllocator(size=size, **common)
+    return sglang.allocator.PagedTokenToKVPoolAllocator(size=size, page_size=page_size, **common)
+
+
+def _tree(name: str, parameters: Any) -> Any:
+    sglang = _sglang()
+    if name == "radix":
+        return sglang.RadixCache(parameters)
+    parameters.tree_components = sglang.components
+    parameters.tree_core_backend = name.removeprefix("unified-")
+    return sglang.UnifiedRadixCache(parameters)
+
+
+def _translate(event: Any) -> CacheEvent:
+    known = _sglang().events
+    if isinstance(event, known.BlockRemoved):
+        return CacheEvent(EventKind.REMOVED, tuple(event.block_hashes))
+    if isinstance(event, known.AllBlocksCleared):
+        return CacheEvent(EventKind.CLEARED)
+    return CacheEvent(
+        EventKind.STORED,
+        tuple(event.block_hashes),
+        parent=event.parent_block_hash,
+        tokens=tuple(event.token_ids),
+        salt=event.cache_salt,
+        adapter=event.lora_name,
+    )
+
+
+for _name in TREES:
+    for _commits in (False, True):
+        implementation(
+            f"sglang-{_name}-commit" if _commits else f"sglang-{_name}",
+            kind=CacheManager,
+            declaration=declare(_name, _commits),
+            package=PACKAGE,
+            install=INSTALL,
+        )(partial(CommittingSglangManager if _commits else SglangManager, _name))

@@ -60,7 +60,9 @@ def misuses(checker: Checker) -> Iterator[tuple[str, Call]]:
             yield from offered(checker)
 
 
-def _bad_admissions(verb: str, call: Callable[[Any, str, Any], object]) -> Iterator[tuple[str, Call]]:
+def _bad_admissions(
+    verb: str, call: Callable[[Any, str, Any], object]
+) -> Iterator[tuple[str, Call]]:
     yield f"{verb} of a live request", lambda m: call(m, "a", KEY)
     yield f"{verb} of something that is no key", lambda m: call(m, "new", 7)
     yield f"{verb} under a name that is no string", lambda m: call(m, 7, KEY)  # type: ignore[arg-type]
@@ -167,9 +169,7 @@ def prepared(registration: Registration, num_blocks: int, block_size: int) -> Ch
     return checker
 
 
-def answers(
-    registration: Registration, num_blocks: int = 16, block_size: int = 2
-) -> list[Answer]:
+def answers(registration: Registration, num_blocks: int = 16, block_size: int = 2) -> list[Answer]:
     """Every wrong call, each on a state of its own.
 
     Raises what preparing the state raises, where the implementation does not get that far.

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
+from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +34,7 @@ def install() -> None:
         raise ModuleNotFoundError("No module named 'sglang'", name="sglang")
     root = os.path.dirname(spec.origin)
     _bare("sglang", root)
+    sys.modules["sglang"].__dict__["__version__"] = version("sglang")
     for name in BARE:
         _bare(f"sglang.{name}", os.path.join(root, *name.split(".")))
     for name in DUMMIES:
@@ -61,8 +63,7 @@ def without_triton() -> Iterator[None]:
     # Torch asks for Triton too, but copes without it: let it find out first.
     importlib.import_module("torch._inductor.runtime.triton_compat")
     triton, language = (_dummy(name) for name in TRITON)
-    triton.__path__ = []
-    triton.__dict__["language"] = language
+    triton.__dict__.update(__path__=[], __version__="0", language=language)
     try:
         yield
     finally:

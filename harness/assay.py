@@ -218,6 +218,11 @@ class Assay:
             }
         )
 
+    def tell_misuse(self, tried: int, wrong: list[str]) -> None:
+        """Misuse that was not refused cleanly, where that is not claimed: told, not judged."""
+        name = self.registration.name
+        self._news.append({"misuse": {"implementation": name, "tried": tried, "wrong": wrong}})
+
     def take_news(self) -> list[dict[str, Any]]:
         """What was not yet reported to the terminal."""
         news, self._news = self._news, []

@@ -103,6 +103,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
         report.user_properties += [(PROPERTY, news) for news in running.take_news()]
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    if not any("assay" in getattr(item, "fixturenames", ()) for item in items):
+        return []
     names = [registration.name for registration in implementations(config)]
     return [f"kvassay: assaying {', '.join(names)} ({config.getoption('assay_mode')})"]

@@ -8,13 +8,16 @@ from xdist.scheduler import LoadScopeScheduling
 
 
 class CampaignScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Work units are (test module, implementation) pairs."""
+    """Work units are (suite folder, implementation) pairs."""
 
     def _split_scope(self, nodeid: str) -> str:
-        """``suites/cow/test_cow.py::test_c1[paged]`` -> ``suites/cow/test_cow.py[paged]``."""
+        """``suites/cow/test_cow.py::test_c1[paged]`` -> ``suites/cow[paged]``.
+
+        A test that no implementation parametrises is a unit of its own.
+        """
         module, _, test = nodeid.partition("::")
         _, bracket, parameters = test.partition("[")
-        return f"{module}{bracket}{parameters}"
+        return f"{module.rpartition('/')[0]}[{parameters}" if bracket else nodeid
 
 
 def make(config: Any, log: Any) -> CampaignScheduling:

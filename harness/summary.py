@@ -31,6 +31,7 @@ class Summary:
         self.config = config
         self.verdicts: dict[str, dict[str, list[Status]]] = defaultdict(lambda: defaultdict(list))
         self.runs: list[dict[str, Any]] = []
+        self.misuse: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call":
@@ -46,6 +47,8 @@ class Summary:
             statuses.append(Status(verdict["status"]))
         if "run" in payload:
             self.runs.append(payload["run"])
+        if "misuse" in payload:
+            self.misuse[payload["misuse"]["implementation"]] = payload["misuse"]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self.verdicts:
@@ -95,7 +98,7 @@ class Summary:
         out = []
         for name in sorted({run["implementation"] for run in self.runs}):
             runs = [run for run in self.runs if run["implementation"] == name]
-            out += ["", *_about(name, runs)]
+            out += ["", *_about(name, runs), *_misused(self.misuse.get(name))]
         return out
 
 
@@ -119,6 +122,15 @@ def _about(name: str, runs: list[dict[str, Any]]) -> list[str]:
                 f"operations, {finding['how']}: {finding['replay']}"
             )
     return lines
+
+
+def _misused(told: dict[str, Any] | None) -> list[str]:
+    """Misuse, where input validation is not claimed; no part of the verdict."""
+    if told is None:
+        return []
+    wrong = told["wrong"]
+    lines = [f"  misuse (not judged): {len(wrong)} of {told['tried']} not refused cleanly"]
+    return lines + [f"    {' '.join(entry.split())[:110]}" for entry in wrong]
 
 
 def _health(runs: list[dict[str, Any]], operations: int) -> str:

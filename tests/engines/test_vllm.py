@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from convicting import convict
 
 from kvassay.harness import registry
 from kvassay.harness.contract import CacheKey, Counters, EventKind, OutOfBlocks
@@ -165,3 +166,10 @@ def test_planted_faults_leave_the_stock_adapter_alone(build: Any, name: str) -> 
     assert manager.admit("c", CacheKey((1,) * 32)) == 0
     assert sorted(manager.block_table("c")) == list(range(1, 9))
     assert manager.peek(key(16)) == 0
+
+
+@pytest.mark.parametrize("blind", [False, True], ids=["inspected", "blind"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_convicted(build: Any, name: str, blind: bool) -> None:
+    fault = FAULTS[name]
+    convict("kvassay.impls.faulty.vllm", f"vllm-fault-{name}", fault.accepted, blind=blind)

@@ -60,6 +60,11 @@ def misuses(checker: Checker) -> Iterator[tuple[str, Call]]:
             yield from offered(checker)
 
 
+def _on(key: CacheKey, call: Callable[[Any, CacheKey], object]) -> Call:
+    """`call` with a bad key already in its hand."""
+    return lambda manager: call(manager, key)
+
+
 def _bad_admissions(
     verb: str, call: Callable[[Any, str, Any], object]
 ) -> Iterator[tuple[str, Call]]:
@@ -67,7 +72,7 @@ def _bad_admissions(
     yield f"{verb} of something that is no key", lambda m: call(m, "new", 7)
     yield f"{verb} under a name that is no string", lambda m: call(m, 7, KEY)  # type: ignore[arg-type]
     for what, key in BAD_KEYS.items():
-        yield f"{verb} with {what}", lambda m, key=key: call(m, "new", key)
+        yield f"{verb} with {what}", _on(key, lambda m, bad: call(m, "new", bad))
 
 
 def _commit(checker: Checker) -> Iterator[tuple[str, Call]]:
@@ -125,18 +130,18 @@ def _reset(checker: Checker) -> Iterator[tuple[str, Call]]:
 
 def _query(checker: Checker) -> Iterator[tuple[str, Call]]:
     for what, key in BAD_KEYS.items():
-        yield f"can_admit with {what}", lambda m, key=key: m.can_admit(key)
+        yield f"can_admit with {what}", _on(key, lambda m, bad: m.can_admit(bad))
 
 
 def _peek(checker: Checker) -> Iterator[tuple[str, Call]]:
     for what, key in BAD_KEYS.items():
-        yield f"peek with {what}", lambda m, key=key: m.peek(key)
+        yield f"peek with {what}", _on(key, lambda m, bad: m.peek(bad))
 
 
 def _spans(checker: Checker) -> Iterator[tuple[str, Call]]:
     for what, spans in BAD_SPANS.items():
         key = CacheKey((1, 2, 3), spans=spans)
-        yield f"admit with {what}", lambda m, key=key: m.admit("new", key)
+        yield f"admit with {what}", _on(key, lambda m, bad: m.admit("new", bad))
 
 
 _BY_CAPABILITY: dict[Capability, Callable[[Checker], Iterator[tuple[str, Call]]]] = {

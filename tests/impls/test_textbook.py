@@ -87,7 +87,7 @@ def campaign(registration: Registration, block_size: int) -> Outcome:
 @pytest.mark.parametrize(("block_size", "operations"), [(1, 2), (4, 4)])
 def test_the_assay_convicts_each_mistake_and_nothing_else(block_size: int, operations: int) -> None:
     """Blocks of one token: admit, append. Else: fill the pool, be refused, make room, try again."""
-    (registration,) = recognise(textbook, Path(textbook.__file__))
+    (registration,) = recognise(textbook, Path(textbook.__file__ or ""))
     outcome = campaign(registration, block_size)
     assert list(outcome.findings) == ["A7"]
     finding = outcome.findings["A7"]

@@ -236,8 +236,8 @@ class Campaign:
 
     def _minimise(self, finding: Finding) -> None:
         """Shrink the shortest counterexamples, until one is short enough."""
-        if finding.scenario in self.known:
-            return
+        if finding.scenario.violates is not None:
+            return  # it is a stored counterexample, as short as it gets
         registration = self.registration if finding.inspected else self.blind
 
         def fails(candidate: Scenario) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvassay.harness.contract import CacheKey, Capability, Outcome, Reclaim
+from kvassay.harness.contract import CacheKey, Capability, Outcome, Placement, Reclaim
 from kvassay.harness.evidence import Seen
 from kvassay.harness.scenario import Admit, Append, Drain, Release, Reset
 from kvassay.harness.violation import Anomaly, Violation
@@ -49,21 +49,27 @@ def _fill(checker: Checker) -> list[str]:
     """Requests that take the whole pool, or as much as the declared limits allow."""
     model, declared = checker.model, checker.declaration
     size, room = model.block_size, model.num_blocks
-    longest = room if declared.max_tokens is None else max(1, declared.max_tokens // size)
+    most = room * size if declared.max_tokens is None else declared.max_tokens
     held: list[str] = []
-    while room > 0 and model.admissible():
-        blocks = min(room, longest)
-        admitted = min(blocks, room - declared.watermark)
+    while room > 0 and model.admissible() and _in_one_piece(checker):
+        length = min(room * size, most)
+        blocks = model.blocks_for(length)
+        admitted = min(length, (room - declared.watermark) * size)
         if admitted < 1:
             break
         name = f"{FILLER}{len(held)}"
-        tokens = _tokens(model.now, len(held), blocks * size)
-        _demand(checker, Admit(name, CacheKey(tokens[: admitted * size])), admitted)
+        tokens = _tokens(model.now, len(held), length)
+        _demand(checker, Admit(name, CacheKey(tokens[:admitted])), blocks)
         held.append(name)
-        if admitted < blocks:
-            _demand(checker, Append(name, tokens[admitted * size :]), blocks)
+        if admitted < length:
+            _demand(checker, Append(name, tokens[admitted:]), blocks)
         room -= blocks
     return held
+
+
+def _in_one_piece(checker: Checker) -> bool:
+    """Whether the next filler may be demanded: side by side, only the first may."""
+    return checker.declaration.placement is Placement.ANY or not checker.model.live
 
 
 def _tokens(now: int, number: int, count: int) -> tuple[int, ...]:

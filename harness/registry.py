@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from kvassay.harness.contract import (
@@ -27,6 +28,10 @@ from kvassay.harness.contract import (
 ENTRY_POINT_GROUP = "kvassay.implementations"
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+
+APART = ("kvassay.impls.engines.", "kvassay.impls.faulty.", "kvassay.impls.textbook")
+"""What kvassay brings along but does not assay by default: engines, faults, the exercise."""
 
 
 class Unavailable(RuntimeError):
@@ -183,8 +188,7 @@ def built_in_names() -> list[str]:
     return sorted(
         name
         for name, point in entry_points().items()
-        if point.module.startswith("kvassay.impls.")
-        and not point.module.startswith(("kvassay.impls.engines.", "kvassay.impls.faulty."))
+        if point.module.startswith("kvassay.impls.") and not point.module.startswith(APART)
     )
 
 
@@ -210,7 +214,9 @@ def find(reference: str) -> list[Registration]:
 
 def _load_entry_point(name: str) -> Registration:
     point = entry_points()[name]
-    point.load()
+    loaded = point.load()
+    if name not in _registered and isinstance(loaded, ModuleType):
+        _recognised(loaded, Path(loaded.__file__ or "").resolve())
     if name not in _registered:
         raise UnknownImplementation(
             f"entry point {name!r} loads {point.value}, which registers no implementation so named"
@@ -224,7 +230,7 @@ def _load_file(reference: str) -> list[Registration]:
         raise UnknownImplementation(f"no file {reference!r} (looked for {path})")
     module_name = f"kvassay_file_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if module_name in sys.modules:
-        return _nonempty(_registered_in(path), reference)
+        return _found_in(sys.modules[module_name], path, str(path))
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise UnknownImplementation(f"{reference!r} cannot be imported as Python source")
@@ -235,7 +241,7 @@ def _load_file(reference: str) -> list[Registration]:
     except BaseException:
         del sys.modules[module_name]
         raise
-    return _nonempty(_at(_registered_in(path), str(path)), reference)
+    return _found_in(module, path, str(path))
 
 
 def _load_module(reference: str) -> list[Registration]:
@@ -245,8 +251,29 @@ def _load_module(reference: str) -> list[Registration]:
         if error.name is not None and not reference.startswith(error.name):
             raise
         raise UnknownImplementation(f"no module {reference!r}: {error}") from error
-    found = _registered_in(Path(module.__file__ or "").resolve())
+    return _found_in(module, Path(module.__file__ or "").resolve(), reference)
+
+
+def _found_in(module: ModuleType, path: Path, reference: str) -> list[Registration]:
+    """What a module registers; failing that, the classes of the textbook in it.
+
+    Empty for a module that has the textbook's prefix cache alone, which its suite finds by itself.
+    """
+    from kvassay.harness import textbook
+
+    found = _registered_in(path) or _recognised(module, path)
+    if not found and textbook.exercise_in(module) is not None:
+        return []
     return _nonempty(_at(found, reference), reference)
+
+
+def _recognised(module: ModuleType, path: Path) -> list[Registration]:
+    from kvassay.harness import textbook
+
+    found = textbook.recognise(module, path)
+    for entry in found:
+        add(entry)
+    return found
 
 
 def _registered_in(path: Path) -> list[Registration]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvassay.harness.contract import Declaration, Dedup
+from kvassay.harness.contract import Declaration, Dedup, Placement
 from kvassay.harness.evidence import Seen
 from kvassay.harness.state import CheckerState
 from kvassay.harness.violation import Anomaly
@@ -28,12 +28,20 @@ class Tables(CheckerState):
             wanted = f"{least} blocks" if least == most else f"{least} to {most} blocks"
             wanted += f" for {length} tokens of {name}"
             self._fail("A7", Anomaly.TABLE, wanted, f"{len(table)}: {table}")
+        if self.declaration.placement is Placement.CONTIGUOUS and table:
+            self._check_contiguous(name, table)
         if len(set(table)) != len(table):
             self.diagnosis.repeated_block(name, table)
         for block in table:
             if block not in self._ids:
                 self._new_id(name, block)
         return table
+
+    def _check_contiguous(self, name: str, table: list[int]) -> None:
+        expected = list(range(table[0], table[0] + len(table)))
+        if table != expected:
+            wanted = f"consecutive blocks for {name} (placement=contiguous): {expected}"
+            self._fail("A7", Anomaly.TABLE, wanted, f"{table}")
 
     def _new_id(self, name: str, block: Any) -> None:
         """A block id that was never seen before."""

@@ -130,8 +130,10 @@ class CacheModel:
         `num_tokens` is the request's length afterwards.
         """
         declared = self.declaration
-        if not self.reusable or declared.placement is not Placement.ANY:
+        if not self.reusable:
             return False
+        if declared.placement is not Placement.ANY and self.live:
+            return False  # there may be room, but not in one piece
         if declared.max_tokens is not None and num_tokens > declared.max_tokens:
             return False
         room = self.num_blocks - self.blocks.num_used - (declared.watermark if admission else 0)

@@ -89,10 +89,10 @@ def declare(tree: str, commits: bool) -> Declaration:
         capabilities={*_OFFERED, *more},
         publish=Publish.COMMIT if commits else Publish.RELEASE,
         publish_on=frozenset(Outcome) if commits else PUBLISHED,
-        # A match and an insert renew the path. The insert is what publishes, be it at release:
+        # A match renews the path, be the request admitted or not; so does an insert, at release too:
         # a release that inserts nothing is no access.
         order=Order.LRU,
-        stamps=frozenset({Stamp.HIT, Stamp.COMMIT}),
+        stamps=frozenset({Stamp.LOOKUP, Stamp.HIT, Stamp.COMMIT}),
         tie=Tie.TAIL_FIRST,
         granularity=Granularity.LEAF,
         # A checkpoint rewrites the row to the tree's slots; after a release nobody sees it.
@@ -163,7 +163,8 @@ class SglangManager:
         self.block_size = block_size
         size = num_blocks * block_size
         self.allocator = _allocator(size, block_size)
-        self.rows: Any = sglang.ReqToTokenPool(MAX_REQUESTS, size, "cpu", False)
+        # No request outgrows the pool; one that does all the same is for the harness to find.
+        self.rows: Any = sglang.ReqToTokenPool(MAX_REQUESTS, 2 * size, "cpu", False)
         parameters = sglang.CacheInitParams(
             disable=False,
             req_to_token_pool=self.rows,

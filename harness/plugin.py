@@ -27,6 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Summary(config), "kvassay-summary")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """A wrong ``--impl`` is a usage error, said once, before anything is collected."""
+    if session.config.getoption("impl"):
+        implementations(session.config)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getoption("dist") != "load":

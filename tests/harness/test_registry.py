@@ -65,7 +65,8 @@ def test_finds_an_entry_point_by_name(name: str) -> None:
 
 
 def test_built_ins_are_the_entry_points_that_adapt_no_engine() -> None:
-    assert registry.built_in_names() == ["paged", "radix"]
+    contiguous = ["contiguous", "contiguous-oracle", "contiguous-pow2"]
+    assert registry.built_in_names() == [*contiguous, "paged", "radix"]
 
 
 def test_finds_what_a_file_registers(tmp_path: Path) -> None:

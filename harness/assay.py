@@ -99,7 +99,7 @@ class Assay:
     def require(self, invariant: str) -> None:
         """Pass, or end the test with what the campaign says about the invariant."""
         verdict = self._judge(invariant)
-        self._news.append({"verdict": verdict.as_dict()})
+        self._news.append({"verdict": verdict.as_dict(), "suite": self.suite})
         self._end(verdict)
 
     def _judge(self, invariant: str) -> Verdict:
@@ -115,7 +115,7 @@ class Assay:
         undocumented = []
         for finding in others:
             verdict = self._judge(finding.invariant)
-            self._news.append({"verdict": verdict.as_dict()})
+            self._news.append({"verdict": verdict.as_dict(), "suite": self.suite})
             if verdict.status is Status.FAIL:
                 undocumented.append(f"{finding.verdict}\nreplay: {self._replay(finding)}")
         if ERROR in self.outcome.findings:
@@ -191,7 +191,11 @@ class Assay:
             {
                 "run": {
                     "implementation": self.registration.name,
+                    "kind": self.registration.kind.__name__,
+                    "version": self.registration.version,
+                    "reference": self.registration.reference,
                     "suite": self.suite,
+                    "seed": "derandomized" if self.plan.budget.derandomized else "random",
                     "examples": outcome.examples,
                     "operations": outcome.num_operations,
                     "seconds": outcome.seconds,

@@ -1,4 +1,4 @@
-"""The command ``kvassay``: list implementations, replay a scenario."""
+"""The command ``kvassay``: list implementations, replay a scenario, merge records."""
 
 from __future__ import annotations
 
@@ -92,6 +92,29 @@ def replay(
             _fail(str(error))
         failed = failed or told.verdict is not None
     raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def merge(
+    records: Annotated[list[Path], typer.Argument(help="record files, or folders of them")],
+    output: Annotated[
+        Path | None, typer.Option(help="also write the table as Markdown to this file")
+    ] = None,
+) -> None:
+    """Join records of several environments into one verdict table; the newest of each counts."""
+    from kvassay.harness.record import BadRecord, read_all
+    from kvassay.harness.verdict_table import as_markdown, as_text, merged
+
+    try:
+        found = read_all(records)
+    except BadRecord as error:
+        _fail(str(error))
+    verdicts = merged(found)
+    if not verdicts:
+        _fail(f"no verdicts in {', '.join(str(path) for path in records)}")
+    typer.echo(as_text(verdicts))
+    if output is not None:
+        output.write_text(as_markdown(verdicts, found), encoding="utf-8")
 
 
 def _fail(message: str) -> NoReturn:

@@ -48,6 +48,12 @@ def add(parser: Any) -> None:
         help="documented deviations that were not needed fail",
     )
     group.addoption(
+        "--record",
+        metavar="DIR",
+        default=None,
+        help="write a record of each suite and implementation into this folder",
+    )
+    group.addoption(
         "--counterexamples",
         metavar="DIR",
         default=None,

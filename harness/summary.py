@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.table import Table
 
-from kvassay.harness.invariants import LAW
-from kvassay.harness.verdict import Status, worst
+from kvassay.harness.record import write
+from kvassay.harness.recording import record_of
+from kvassay.harness.verdict import Status
+from kvassay.harness.verdict_table import as_text
 
 PROPERTY = "kvassay"
-STYLES = {
-    Status.PASS: "green",
-    Status.FAIL: "bold red",
-    Status.ERROR: "bold red",
-    Status.DEVIATION: "yellow",
-    Status.NOT_CLAIMED: "dim",
-    Status.NOT_REACHED: "magenta",
-}
 
 
 class Summary:
@@ -31,6 +23,8 @@ class Summary:
         self.config = config
         self.verdicts: dict[str, dict[str, list[Status]]] = defaultdict(lambda: defaultdict(list))
         self.runs: list[dict[str, Any]] = []
+        self.entries: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+        """Verdicts by implementation and suite, for the records."""
         self.misuse: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -45,6 +39,7 @@ class Summary:
             verdict = payload["verdict"]
             statuses = self.verdicts[verdict["implementation"]][verdict["invariant"]]
             statuses.append(Status(verdict["status"]))
+            self.entries[verdict["implementation"], payload["suite"]].append(verdict)
         if "run" in payload:
             self.runs.append(payload["run"])
         if "misuse" in payload:
@@ -54,42 +49,17 @@ class Summary:
         if not self.verdicts:
             return
         terminalreporter.section("kvassay verdicts")
-        terminalreporter.write_line(self.table(terminalreporter.hasmarkup))
+        terminalreporter.write_line(as_text(self.verdicts, terminalreporter.hasmarkup))
         for line in self.lines():
             terminalreporter.write_line(line)
 
-    # ------------------------------------------------------------------------------------ the table
-
-    def table(self, colour: bool = False) -> str:
-        """Invariants down, implementations across."""
-        names = sorted(self.verdicts)
-        table = Table(show_edge=False, pad_edge=False, header_style="bold")
-        table.add_column("invariant", no_wrap=True)
-        for name in names:
-            table.add_column(name, no_wrap=True)
-        for entry in LAW.values():
-            cells = [self._cell(name, entry.id) for name in names]
-            if any(cells):
-                table.add_row(f"{entry.id:<4}{entry.title}", *cells)
-        table.add_section()
-        table.add_row("total", *(self._total(name) for name in names))
-        out = io.StringIO()
-        width = max(100, 30 + 16 * len(names))
-        Console(file=out, force_terminal=colour, width=width, no_color=not colour).print(table)
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
-
-    def _cell(self, name: str, invariant: str) -> str:
-        statuses = self.verdicts[name].get(invariant)
-        if not statuses:
-            return ""
-        status = worst(statuses)
-        return f"[{STYLES[status]}]{status}[/]"
-
-    def _total(self, name: str) -> str:
-        counts: dict[Status, int] = defaultdict(int)
-        for statuses in self.verdicts[name].values():
-            counts[worst(statuses)] += 1
-        return ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
+    def pytest_sessionfinish(self) -> None:
+        """Write the records that ``--record`` asks for, in the process that sees all reports."""
+        folder = self.config.getoption("record")
+        if folder and not hasattr(self.config, "workerinput"):
+            for run in self.runs:
+                entries = self.entries[run["implementation"], run["suite"]]
+                write(record_of(run, entries), Path(folder))
 
     # ---------------------------------------------------------------------------------- below it
 

@@ -89,8 +89,8 @@ def declare(tree: str, commits: bool) -> Declaration:
         capabilities={*_OFFERED, *more},
         publish=Publish.COMMIT if commits else Publish.RELEASE,
         publish_on=frozenset(Outcome) if commits else PUBLISHED,
-        # A match renews the path, be the request admitted or not; so does an insert, at release too:
-        # a release that inserts nothing is no access.
+        # A match renews the path, whether the request is admitted or not, and so does an insert.
+        # A release that inserts nothing (retracted, or all of it committed) is no access.
         order=Order.LRU,
         stamps=frozenset({Stamp.LOOKUP, Stamp.HIT, Stamp.COMMIT}),
         tie=Tie.TAIL_FIRST,

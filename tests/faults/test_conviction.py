@@ -18,7 +18,7 @@ import pytest
 from kvassay.harness.scenario import load
 from kvassay.impls.faulty.managers import FAULTS
 
-PATIENCE = 60
+PATIENCE = 180
 SHORT = 8
 REQUIRED = (
     "key-drops-last-token",

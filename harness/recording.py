@@ -1,0 +1,45 @@
+"""From what a suite's run reported to its record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvassay.harness.environment import capture
+from kvassay.harness.record import Direction, Metric, Record, Subject, VerdictEntry
+
+
+def record_of(run: dict[str, Any], verdicts: list[dict[str, Any]]) -> Record:
+    """The record of one suite and implementation; the environment is that of this moment."""
+    seconds = run["seconds"]
+    speed = run["operations"] / seconds if seconds else None
+    return Record(
+        suite=run["suite"],
+        subject=Subject(
+            name=run["implementation"],
+            kind=run["kind"],
+            version=run["version"],
+            reference=run["reference"],
+            declaration=run["declared"],
+        ),
+        environment=capture(run["seed"]),
+        verdicts=[
+            VerdictEntry(**{name: entry[name] for name in VerdictEntry.model_fields})
+            for entry in verdicts
+        ],
+        counters={
+            "examples": run["examples"],
+            "operations": run["operations"],
+            **{f"effect: {name}": count for name, count in run["effects"].items()},
+            **{f"met: {name}": count for name, count in run["met"].items() if count},
+        },
+        metrics=[
+            Metric(name="campaign", unit="s", direction=Direction.LOWER, value=seconds),
+            Metric(
+                name="checked operations",
+                unit="1/s",
+                direction=Direction.HIGHER,
+                value=speed,
+            ),
+        ],
+        findings=run["findings"],
+    )

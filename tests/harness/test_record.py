@@ -1,0 +1,131 @@
+"""Records: whole or not at all, never changed, validated, and one call from a frame."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kvassay.harness.cli import app
+from kvassay.harness.environment import capture
+from kvassay.harness.record import (
+    BadRecord,
+    Direction,
+    Metric,
+    Record,
+    Subject,
+    VerdictEntry,
+    frame,
+    json_schema,
+    read,
+    read_all,
+    write,
+)
+from kvassay.harness.verdict import Status
+from kvassay.harness.verdict_table import as_markdown, as_text, merged
+
+HOUSE = Path(__file__).parents[2]
+
+
+def record(name: str = "mine", status: Status = Status.PASS, time: str = "") -> Record:
+    environment = capture("derandomized")
+    if time:
+        environment = environment.model_copy(update={"time": time})
+    return Record(
+        suite="allocator",
+        subject=Subject(
+            name=name, kind="CacheManager", version="1", reference=name, declaration={"unit": "1"}
+        ),
+        environment=environment,
+        verdicts=[VerdictEntry(invariant="A1", status=status, met={"pool full": 3})],
+        metrics=[
+            Metric(
+                name="speed", unit="1/s", direction=Direction.HIGHER, value=None, samples=[1.0, 2.0]
+            )
+        ],
+    )
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    written = record()
+    path = write(written, tmp_path)
+    assert read(path) == written
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name], "no draft is left behind"
+
+
+def test_a_record_is_never_overwritten(tmp_path: Path) -> None:
+    written = record()
+    path = write(written, tmp_path)
+    before = path.read_text()
+    changed = written.model_copy(update={"counters": {"n": 1}})
+    with pytest.raises(FileExistsError):
+        write(changed, tmp_path)
+    assert path.read_text() == before
+    assert write(record(), tmp_path) != path
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"schema_version": 2}, "schema_version"),
+        ({"verdicts": [{"invariant": "A1", "status": "fine"}]}, "verdicts.0.status"),
+        ({"colour": "red"}, "colour"),
+        ({"subject": None}, "subject"),
+    ],
+)
+def test_a_bad_record_says_what_is_wrong(
+    tmp_path: Path, change: dict[str, object], complaint: str
+) -> None:
+    path = write(record(), tmp_path)
+    raw = json.loads(path.read_text())
+    bad = tmp_path / "bad.json"
+    bad.write_text(json.dumps(raw))
+    assert read(bad) == read(path)
+    bad.write_text(json.dumps({**raw, **change}))
+    with pytest.raises(BadRecord, match=f"bad.json: {complaint}"):
+        read(bad)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadRecord, match="nowhere: no such file or folder"):
+        read_all([tmp_path / "nowhere"])
+
+
+def test_the_shipped_schema_is_the_present_one() -> None:
+    assert (HOUSE / "results/schema/record.schema.json").read_text() == json_schema()
+
+
+def test_what_was_not_measured_is_none_in_the_frame(tmp_path: Path) -> None:
+    write(record(), tmp_path)
+    table = frame([tmp_path])
+    assert list(table["what"]) == ["verdict", "metric"]
+    metric = table[table["what"] == "metric"].iloc[0]
+    assert metric["value"] is None or metric["value"] != metric["value"]
+    assert metric["samples"] == [1.0, 2.0]
+    assert table[table["what"] == "verdict"].iloc[0]["status"] == "pass"
+
+
+def test_the_newest_record_of_a_suite_counts(tmp_path: Path) -> None:
+    write(record(status=Status.PASS, time="2030-01-02T00:00:00+00:00"), tmp_path)
+    write(record(status=Status.FAIL, time="2030-01-01T00:00:00+00:00"), tmp_path)
+    write(record("other", Status.NOT_CLAIMED), tmp_path)
+    records = read_all([tmp_path])
+    verdicts = merged(records)
+    assert verdicts["mine"]["A1"] == [Status.PASS]
+    assert "not claimed" in as_text(verdicts)
+    markdown = as_markdown(verdicts, records)
+    assert "| A1 conservation | pass | - |" in markdown
+    assert "- **mine** 1: declares unit=1" in markdown
+
+
+def test_merge_joins_folders_and_writes_markdown(tmp_path: Path) -> None:
+    write(record(), tmp_path / "one")
+    write(record("other", Status.FAIL), tmp_path / "two")
+    output = tmp_path / "table.md"
+    arguments = ["merge", str(tmp_path / "one"), str(tmp_path / "two"), "--output", str(output)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "| A1 conservation | pass | **fail** |" in output.read_text()
+    broken = CliRunner().invoke(app, ["merge", str(tmp_path / "three")])
+    assert broken.exit_code == 2
+    assert "no such file or folder" in broken.output

@@ -82,11 +82,11 @@ _OFFERED = (
 
 def declare(tree: str, commits: bool) -> Declaration:
     """What is true of a tree, publishing at commit or at release."""
-    more = {Capability.COMMIT} if commits else set()
+    offered = [*_OFFERED, *((Capability.COMMIT,) if commits else ())]
     if tree != "radix":
-        more.add(Capability.PEEK)
+        offered.append(Capability.PEEK)
     return Declaration(
-        capabilities={*_OFFERED, *more},
+        capabilities=frozenset(offered),
         publish=Publish.COMMIT if commits else Publish.RELEASE,
         publish_on=frozenset(Outcome) if commits else PUBLISHED,
         # A match renews the path, whether the request is admitted or not, and so does an insert.

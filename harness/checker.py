@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
+from kvassay.harness.calling import REFUSED
 from kvassay.harness.contract import (
     CacheKey,
     Capability,
@@ -42,7 +43,6 @@ from kvassay.harness.scenario import (
     Reset,
     Truncate,
 )
-from kvassay.harness.state import REFUSED
 from kvassay.harness.tables import Tables
 from kvassay.harness.violation import Anomaly, Crash, Violation
 from kvassay.reference.model import Live
@@ -157,6 +157,7 @@ class Checker(Tables, Hits, Looking, Notes):
         self._note_unwritten(live)
         hit = self._call(call, name, key)
         if hit is REFUSED:
+            model.refused(live.tags)
             return self._refused(model.blocks_for(reserves), may_refuse, admission=True)
         self._check_hit_number(hit, length)
         live.hit = hit

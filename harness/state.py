@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
-from kvassay.harness.contract import Capability, Declaration, Publish, is_out_of_blocks
+from kvassay.harness.calling import Calling
+from kvassay.harness.contract import Capability, Declaration, Publish
 from kvassay.harness.device import ShadowDevice
 from kvassay.harness.diagnosis import Diagnosis
 from kvassay.harness.evidence import Seen
 from kvassay.harness.mirror import Mirror
-from kvassay.harness.violation import Anomaly, Crash, Violation
 from kvassay.reference.model import CacheModel
 
-REFUSED = object()
-"""What `_call` returns when the implementation is out of blocks."""
 
-
-class CheckerState:
+class CheckerState(Calling):
     """One implementation under test together with the model and the device."""
 
     def __init__(self, manager: Any, declaration: Declaration) -> None:
@@ -42,22 +39,6 @@ class CheckerState:
         """Whether the implementation declares all of these."""
         return self.declaration.has(*capabilities)
 
-    def _call(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Call the implementation; REFUSED when it is out of blocks, `Crash` on other errors."""
-        try:
-            return method(*arguments, **named)
-        except Exception as error:
-            if is_out_of_blocks(error):
-                return REFUSED
-            raise Crash(f"{type(error).__name__}: {error}") from error
-
-    def _call_plain(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method that has no right to refuse."""
-        answer = self._call(method, *arguments)
-        if answer is REFUSED:
-            raise Crash(f"{method.__name__} raised OutOfBlocks, which it may not")
-        return answer
-
     def _take_copies(self) -> Sequence[tuple[int, int]]:
         copies = self._call_plain(self.manager.take_copies) if self._copies else ()
         if copies:
@@ -69,6 +50,3 @@ class CheckerState:
         copies = self._take_copies()
         if copies:
             self.device.begin_tenancies((), copies)
-
-    def _fail(self, invariant: str, anomaly: Anomaly, expected: str, got: str) -> NoReturn:
-        raise Violation(invariant, anomaly, expected, got)

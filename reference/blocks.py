@@ -84,15 +84,22 @@ class Blocks:
     def publish(self, block: int, now: int, depth: int) -> None:
         """Something in the block became visible to look-ups."""
         if block not in self.published:
-            self.published[block] = Access(born=now, stamp=now, depth=depth)
+            self.published[block] = Access(born=now, stamp=now, latest=now, depth=depth)
 
     def stamp(self, blocks: Iterable[int], now: int) -> None:
         """An access of the replacement policy."""
         for block in blocks:
             access = self.published.get(block)
             if access is not None:
-                access.stamp = now
+                access.stamp = access.latest = now
                 access.count += 1
+
+    def may_stamp(self, blocks: Iterable[int], now: int) -> None:
+        """What may have been an access, for all that an outsider can see."""
+        for block in blocks:
+            access = self.published.get(block)
+            if access is not None:
+                access.latest = now
 
     def forget(self) -> None:
         """A reset: nothing is published any more and every block can be handed out afresh."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from kvassay.harness.contract import Declaration, Order
+from kvassay.harness.contract import Declaration, Granularity, Order
 from kvassay.reference.blocks import Blocks
-from kvassay.reference.policy import Rank, goes_before, leaf_ranks, rank
+from kvassay.reference.policy import Access, Rank, goes_before, leaf_ranks, rank
 
 Tenant = tuple[int, int]
 """A block in one tenancy."""
@@ -29,7 +29,8 @@ class Noted:
 
     own: Rank
     due: Rank | None
-    """Raised to the highest rank below it; None while something below cannot be evicted."""
+    """By its latest possible access, raised to the highest rank below it; None while something
+    below cannot be evicted."""
     depth: int
     idle_since: int
 
@@ -65,6 +66,7 @@ class EvictionWatch:
     def __init__(self, declaration: Declaration, blocks: Blocks) -> None:
         self.order = declaration.order
         self.tie = declaration.tie
+        self.leaves = declaration.granularity is Granularity.LEAF
         self.blocks = blocks
         self.moments: deque[Moment] = deque(maxlen=KEPT)
         self._chain: dict[int, tuple[int | None, int | None]] = {}
@@ -85,6 +87,7 @@ class EvictionWatch:
         if self.moments and self.moments[-1].time == time:
             return self.moments[-1]
         self._times.append(time)
+        self.may_renew(pinned, time)
         moment = Moment(time, self._note(pinned), pressure_before=pressure_before)
         self.moments.append(moment)
         return moment
@@ -160,7 +163,11 @@ class EvictionWatch:
             else rank(order, published[block])
             for block in by_depth
         }
-        due = leaf_ranks(own, self._children(by_depth), by_depth)
+        latest = {
+            block: None if ranked is None else rank(order, _latest(published[block]))
+            for block, ranked in own.items()
+        }
+        due = leaf_ranks(latest, self._children(by_depth), by_depth)
         return {
             (block, blocks.tenancy[block]): Noted(
                 ranked, due[block], published[block].depth, blocks.idle_since.get(block, 0)
@@ -168,6 +175,25 @@ class EvictionWatch:
             for block, ranked in own.items()
             if ranked is not None
         }
+
+    def may_renew(self, path: Sequence[int], now: int) -> None:
+        """An access of part of a leaf may renew all of it: what hangs below `path` unbranched.
+
+        Only where whole leaves are evicted: a tree that splits a leaf to answer a look-up may
+        give the remainder the time of the look-up.
+        """
+        if not self.leaves:
+            return
+        published = self.blocks.published
+        children = self._children(sorted(published, key=lambda block: -published[block].depth))
+        for index, block in enumerate(path):
+            onward = path[index + 1 : index + 2]
+            if onward and onward[0] in published and published[onward[0]].born < now:
+                continue  # the path goes on in an older node: nothing was split here
+            below = [child for child in children.get(block, ()) if child not in path]
+            while below:
+                self.blocks.may_stamp(below, now)
+                below = [child for parent in below for child in children.get(parent, ())]
 
     def _children(self, by_depth: Sequence[int]) -> dict[int, list[int]]:
         ending: dict[int, list[int]] = {}
@@ -182,3 +208,8 @@ class EvictionWatch:
                 for parent in ending.get(above, ()):
                     children.setdefault(parent, []).append(block)
         return children
+
+
+def _latest(access: Access) -> Access:
+    """The same history, as if everything that may have been an access had been one."""
+    return replace(access, stamp=access.latest)

@@ -216,6 +216,7 @@ class CacheModel:
         sites = self.publications.publish(
             live.tags, live.table, self.blocks.tenancy, live.published, stop, self.now
         )
+        start = live.published
         size, stop = self.block_size, stop - stop % self.unit
         for block, index in sites:
             self.blocks.publish(block, self.now, index)
@@ -223,6 +224,8 @@ class CacheModel:
             self.watch.link(block, live.tags, index * self.block_size, self.block_size)
         live.published = stop
         self._stamp(Stamp.COMMIT, live, stop)
+        if Stamp.COMMIT in self.declaration.stamps:
+            self._may_access(live.tags[:stop], start)
 
     def confirm(self, live: Live) -> None:
         """The request's hit is resident, and an access."""
@@ -235,7 +238,26 @@ class CacheModel:
 
     def _stamp(self, kind: Stamp, live: Live, stop: int) -> None:
         if kind in self.declaration.stamps:
-            self.blocks.stamp(live.table[: self.blocks_for(stop)], self.now)
+            path = live.table[: self.blocks_for(stop)]
+            self.blocks.stamp(path, self.now)
+            self.watch.may_renew(path, self.now)
+
+    def refused(self, tags: Sequence[int]) -> None:
+        """An admission was refused, after it had looked its key up."""
+        if Stamp.LOOKUP in self.declaration.stamps:
+            self._may_access(tags, 0)
+
+    def _may_access(self, tags: Sequence[int], start: int) -> None:
+        """Every block that may answer for this key from `start` on may have been accessed."""
+        path: list[int] = []
+        unit = self.unit
+        for stop in range(start - start % unit + unit, len(tags) + 1, unit):
+            entry = self.publications.entries.get(tags[stop - 1])
+            if entry is None:
+                break
+            path += [block for block, _ in entry.sites]
+        self.blocks.may_stamp(path, self.now)
+        self.watch.may_renew(path, self.now)
 
     def truncate(self, live: Live, num_tokens: int) -> None:
         """The request's key ends after `num_tokens`; what was published beyond may go or stay."""

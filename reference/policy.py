@@ -23,6 +23,8 @@ class Access:
     """Operation that published it."""
     stamp: int = 0
     """Last operation that counts as an access."""
+    latest: int = 0
+    """Last operation that may have been one: a block due by its `stamp` may have been renewed."""
     count: int = 0
     """Number of accesses since publication."""
     depth: int = 0

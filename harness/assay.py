@@ -21,17 +21,17 @@ from kvassay.harness.campaign import (
     Geometry,
     load_known,
 )
-from kvassay.harness.contract import CacheManager, ContractError
+from kvassay.harness.contract import ContractError
 from kvassay.harness.deviations import Deviation, deviations_of
 from kvassay.harness.drawing import operation as drawn_operation
-from kvassay.harness.explain import Told, explain
+from kvassay.harness.explain import Told
 from kvassay.harness.health import Health
-from kvassay.harness.invariants import LAW, of_suite
+from kvassay.harness.invariants import of_suite
 from kvassay.harness.registry import Registration, Unavailable
-from kvassay.harness.scenario import BadScenario, to_json
+from kvassay.harness.scenario import BadScenario, Script
 from kvassay.harness.session import without_inspection
 from kvassay.harness.showing import declared_values
-from kvassay.harness.stale import stale_declarations
+from kvassay.harness.subjects import subject_of
 from kvassay.harness.verdict import Status, Verdict, judge
 
 
@@ -72,11 +72,10 @@ class Assay:
     """Runs the campaign when built; the tests of the suite then ask for verdicts."""
 
     def __init__(self, registration: Registration, suite: str, plan: Plan) -> None:
-        if registration.kind is not CacheManager:
-            raise AssayError(
-                f"{registration.name} is a {registration.kind.__name__}; "
-                "these suites assay a CacheManager"
-            )
+        try:
+            self.subject = subject_of(registration.kind)
+        except ContractError as error:
+            raise AssayError(f"{registration.name}: {error}") from error
         if not plan.inspection:
             registration = _blinded(registration)
         self.registration = registration
@@ -85,14 +84,20 @@ class Assay:
         self._news: list[dict[str, Any]] = []
         try:
             self.deviations = deviations_of(registration)
-            known = load_known([corpus_folder()])
-            known += load_known([plan.counterexamples], f"{registration.name}-*.json")
-            campaign = Campaign(registration, suite, plan.budget, plan.geometry, known)
+            campaign = Campaign(registration, suite, plan.budget, plan.geometry, self._known())
             self.outcome = campaign.run()
         except (Unavailable, ContractError, BadScenario) as error:
             raise AssayError(str(error)) from error
         self._save()
         self._tell_run()
+
+    def _known(self) -> list[Script]:
+        """The pinned corpus, and the counterexamples that were found before."""
+        subject, folder, name = self.subject, self.plan.counterexamples, self.registration.name
+        known = load_known([corpus_folder(subject.corpus)]) if subject.corpus else []
+        for invariant in (*subject.law, ERROR):
+            known += load_known([folder], f"{name}-{invariant}.json", subject.load)
+        return known
 
     # ---------------------------------------------------------------------------------- verdicts
 
@@ -104,14 +109,19 @@ class Assay:
 
     def _judge(self, invariant: str) -> Verdict:
         declaration = self.registration.declaration
+        law = self.subject.law
         return judge(
-            self.registration.name, declaration, LAW[invariant], self.outcome, self.deviations
+            self.registration.name, declaration, law[invariant], self.outcome, self.deviations
         )
+
+    def _own(self) -> set[str]:
+        """The invariants that this suite speaks of."""
+        return {entry.id for entry in of_suite(self.suite, self.subject.law)}
 
     def require_nothing_else(self) -> None:
         """No invariant of another suite was broken on the way, and nothing crashed."""
-        own = {entry.id for entry in of_suite(self.suite)}
-        others = [f for name, f in self.outcome.findings.items() if name in LAW and name not in own]
+        law, own = self.subject.law, self._own()
+        others = [f for name, f in self.outcome.findings.items() if name in law and name not in own]
         undocumented = []
         for finding in others:
             verdict = self._judge(finding.invariant)
@@ -131,16 +141,16 @@ class Assay:
 
     def _stale(self) -> list[Deviation]:
         seen = [finding.verdict for finding in self.outcome.findings.values()]
+        own = self._own()
         return [
             entry
             for entry in self.deviations
-            if LAW[entry.invariant].suite == self.suite
-            and not any(entry.covers(verdict) for verdict in seen)
+            if entry.invariant in own and not any(entry.covers(verdict) for verdict in seen)
         ]
 
     def require_health(self) -> None:
         """The generator reached what it is there to reach (a broken implementation ends early)."""
-        health = Health.of(self.outcome, self.registration.declaration)
+        health = Health.of(self.outcome, self.registration.declaration, self.subject.floors)
         if self.outcome.num_operations == 0:
             shapes = sorted(self.outcome.refused_geometries)
             pytest.fail(f"nothing ran: the factory refused every shape {shapes}", pytrace=False)
@@ -161,10 +171,11 @@ class Assay:
     # ------------------------------------------------------------------------------------- reports
 
     def _report(self, finding: Finding) -> str:
-        title = LAW[finding.invariant].title if finding.invariant in LAW else "crash or hang"
+        law = self.subject.law
+        title = law[finding.invariant].title if finding.invariant in law else "crash or hang"
         scenario = finding.scenario
         told = Told()
-        story = "\n".join(explain(self.registration, scenario, told))
+        story = "\n".join(self.subject.explain(self.registration, scenario, told))
         return (
             f"{finding.invariant} {title}: {finding.verdict}\n\n{story}\n\n"
             f"{finding.how}, {scenario.num_counted} operations (commits not counted)\n"
@@ -182,7 +193,7 @@ class Assay:
 
     def _save(self) -> None:
         for finding in self.outcome.findings.values():
-            write_whole(self._path(finding), to_json(finding.scenario))
+            write_whole(self._path(finding), self.subject.to_json(finding.scenario))
 
     def _tell_run(self) -> None:
         """What the summary prints about the run as a whole."""
@@ -202,7 +213,7 @@ class Assay:
                     "effects": {effect.value: n for effect, n in outcome.effects.items()},
                     "met": {seen.value: n for seen, n in outcome.met.items()},
                     "declared": declared_values(declaration),
-                    "stale_declarations": stale_declarations(declaration, outcome.met),
+                    "stale_declarations": self.subject.stale(declaration, outcome.met),
                     "stale_deviations": [
                         f"{entry.invariant} ({entry.scope})" for entry in self._stale()
                     ],
@@ -245,6 +256,6 @@ def _blinded(registration: Registration) -> Registration:
     return replace(registration, declaration=without_inspection(registration.declaration))
 
 
-def corpus_folder() -> Path:
+def corpus_folder(package: str = "kvassay.suites.corpus") -> Path:
     """The pinned scenarios that every implementation replays."""
-    return Path(str(resources.files("kvassay.suites.corpus")))
+    return Path(str(resources.files(package)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -23,15 +23,13 @@ from kvassay.harness.checker import Effect
 from kvassay.harness.contract import ContractError
 from kvassay.harness.evidence import Seen
 from kvassay.harness.registry import Registration
-from kvassay.harness.scenario import Scenario
-from kvassay.harness.session import Run, explore, replay, without_inspection
+from kvassay.harness.scenario import Script
+from kvassay.harness.session import Run, without_inspection
 from kvassay.harness.shrink import shrink
+from kvassay.harness.subject import Shapes
+from kvassay.harness.subjects import MANAGERS, subject_of
 from kvassay.harness.violation import Crash, Violation
 
-BLOCK_SIZES = (1, 2, 2, 3, 4, 4, 5, 8, 16)
-POOLS = (1, 2, 3, 3, 4, 4, 5, 6, 7, 8, 12, 24)
-LARGE = ((544, 3), (16, 64), (32, 17))
-"""Geometries (block size, blocks) that are rare because they are slow."""
 LENGTHS = (12, 25, 40, 60)
 FURTHER = 100
 """Examples after a first conviction."""
@@ -65,14 +63,15 @@ class Geometry:
     num_blocks: int | None = None
     block_size: int | None = None
 
-    def draw(self, rng: Random) -> tuple[int, int]:
+    def draw(self, rng: Random, shapes: Shapes = MANAGERS.shapes) -> tuple[int, int]:
         """Blocks and tokens per block for one run."""
-        if self.num_blocks is None and self.block_size is None and rng.random() < 0.01:
-            size, blocks = rng.choice(LARGE)
+        usual = self.num_blocks is None and self.block_size is None
+        if usual and shapes.large and rng.random() < 0.01:
+            size, blocks = rng.choice(shapes.large)
             return blocks, size
         return (
-            self.num_blocks or rng.choice(POOLS),
-            self.block_size or rng.choice(BLOCK_SIZES),
+            self.num_blocks or rng.choice(shapes.pools),
+            self.block_size or rng.choice(shapes.sizes),
         )
 
 
@@ -84,12 +83,12 @@ class Finding:
     """The smallest counterexample of one invariant."""
 
     invariant: str
-    scenario: Scenario
+    scenario: Script
     verdict: Violation | Crash
     examples: int
     """Examples until it was found first."""
     seconds: float
-    others: list[Scenario] = field(default_factory=list)
+    others: list[Script] = field(default_factory=list)
     """Further counterexamples, in case this one does not shrink well."""
     inspected: bool = True
     """Whether it was found with the implementation's own inspection in use."""
@@ -133,9 +132,10 @@ class Campaign:
         focus: str,
         budget: Budget = CHECK,
         geometry: Geometry = ANY_SHAPE,
-        known: Sequence[Scenario] = (),
+        known: Sequence[Script] = (),
     ) -> None:
         self.registration = registration
+        self.subject = subject_of(registration.kind)
         self.blind = replace(registration, declaration=without_inspection(registration.declaration))
         self.focus = focus
         self.budget = budget
@@ -183,11 +183,11 @@ class Campaign:
         """One example; every other one without looking inside, once looking inside convicted."""
         convicted = bool(self.outcome.findings)
         registration = self.blind if convicted and self._left % 2 else self.registration
-        num_blocks, block_size = self.geometry.draw(rng)
+        num_blocks, block_size = self.geometry.draw(rng, self.subject.shapes)
         length = rng.choice(LENGTHS)
         self.outcome.examples += 1
         try:
-            run = explore(
+            run = self.subject.explore(
                 registration, rng, num_blocks, block_size, length=length, focus=self.focus
             )
         except ContractError:
@@ -197,13 +197,13 @@ class Campaign:
         else:
             self._enter(run, registration)
 
-    def _replay(self, scenario: Scenario) -> None:
+    def _replay(self, scenario: Script) -> None:
         try:
-            run = replay(self.registration, scenario)
+            run = self.subject.replay(self.registration, scenario)
         except ContractError:
             raise
         except ValueError:
-            self._refused(scenario.num_blocks, scenario.block_size)
+            self._refused(*scenario.shape)
         else:
             self._enter(run, self.registration)
 
@@ -240,19 +240,22 @@ class Campaign:
             return  # it is a stored counterexample, as short as it gets
         registration = self.registration if finding.inspected else self.blind
 
-        def fails(candidate: Scenario) -> bool:
-            verdict = replay(registration, candidate).verdict
+        def fails(candidate: Script) -> bool:
+            try:
+                verdict = self.subject.replay(registration, candidate).verdict
+            except ValueError:
+                return False  # the factory does not offer the smaller shape
             return verdict is not None and invariant_of(verdict) == finding.invariant
 
         found = sorted([finding.scenario, *finding.others], key=lambda s: len(s.operations))
         smallest = None
         for scenario in found[:TRIED]:
-            shrunk = shrink(scenario, fails)
+            shrunk = shrink(scenario, fails, ways=self.subject.ways)
             if smallest is None or shrunk.num_counted < smallest.num_counted:
                 smallest = shrunk
             if smallest.num_counted <= SHORT:
                 break
-        verdict = replay(registration, smallest or finding.scenario).verdict
+        verdict = self.subject.replay(registration, smallest or finding.scenario).verdict
         if smallest is None or verdict is None:
             return
         finding.verdict = verdict
@@ -269,8 +272,10 @@ def invariant_of(verdict: Violation | Crash) -> str:
     return verdict.invariant if isinstance(verdict, Violation) else ERROR
 
 
-def load_known(folders: Iterable[Path], pattern: str = "*.json") -> list[Scenario]:
+def load_known(
+    folders: Iterable[Path],
+    pattern: str = "*.json",
+    load: Callable[[Path], Script] = MANAGERS.load,
+) -> list[Script]:
     """Scenario files of some folders, in the order of their names."""
-    from kvassay.harness.scenario import load
-
     return [load(path) for folder in folders for path in sorted(folder.glob(pattern))]

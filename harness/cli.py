@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from kvassay.harness.explain import Told, explain
+from kvassay.harness.contract import ContractError
+from kvassay.harness.explain import Told
 from kvassay.harness.registry import (
     Registration,
     Unavailable,
@@ -18,9 +19,10 @@ from kvassay.harness.registry import (
     entry_points,
     find,
 )
-from kvassay.harness.scenario import BadScenario, load
+from kvassay.harness.scenario import BadScenario
 from kvassay.harness.session import without_inspection
 from kvassay.harness.showing import declared_values
+from kvassay.harness.subjects import subject_of
 
 USAGE_ERROR = 2
 
@@ -74,24 +76,32 @@ def replay(
     no_inspection: Annotated[bool, typer.Option(help="use no capability that only looks")] = False,
 ) -> None:
     """Run a scenario and tell it step by step; exit status 1 if it shows a violation."""
-    try:
-        scenario = load(file)
-    except BadScenario as error:
-        _fail(str(error))
     failed = False
-    for registration in _found(impl):
+    for registration, scenario in _fitting(file, _found(impl)):
         chosen = registration
         if no_inspection:
             blind = without_inspection(registration.declaration)
             chosen = replace(registration, declaration=blind)
         told = Told()
         try:
-            for line in explain(chosen, scenario, told):
+            for line in subject_of(chosen.kind).explain(chosen, scenario, told):
                 typer.echo(line)
         except (Unavailable, ValueError) as error:
             _fail(str(error))
         failed = failed or told.verdict is not None
     raise typer.Exit(1 if failed else 0)
+
+
+def _fitting(file: Path, found: list[Registration]) -> list[tuple[Registration, Any]]:
+    """The implementations of the kind that the scenario is for, with the scenario."""
+    fitting = []
+    problem = f"{file}: nothing to replay it on"
+    for registration in found:
+        try:
+            fitting.append((registration, subject_of(registration.kind).load(file)))
+        except (BadScenario, ContractError) as error:
+            problem = str(error)
+    return fitting or _fail(problem)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from kvassay.harness.violation import Anomaly, Violation
 from kvassay.reference.eviction import Tenant, WrongVictim
 from kvassay.reference.model import CacheModel, Live
 from kvassay.reference.publications import Entry
-from kvassay.reference.tags import Element
+from kvassay.reference.tags import Element, Namespace
 
 
 class Diagnosis:
@@ -108,9 +108,9 @@ class Diagnosis:
         """The same tokens, but another salt, adapter or content."""
         theirs, their_elements = self.model.book.path(got)
         ours, our_elements = self.model.book.path(wanted)
-        return (theirs, their_elements) != (ours, our_elements) and _tokens(
-            their_elements
-        ) == _tokens(our_elements)
+        return (theirs, their_elements) != (ours, our_elements) and plain(their_elements) == plain(
+            our_elements
+        )
 
     # ----------------------------------------------------------------------- a wrong slot or block
 
@@ -277,15 +277,20 @@ class Diagnosis:
             return "nothing (no such block)"
         if tag == FRESH:
             return "nothing written since it was handed out"
-        namespace, elements = self.model.book.path(tag)
-        parts = [f"token {elements[-1]} after {_short(elements[:-1])}"]
-        parts += [f"salt {namespace.salt!r}"] if namespace.salt is not None else []
-        parts += [f"adapter {namespace.adapter!r}"] if namespace.adapter is not None else []
-        parts += [f"epoch {namespace.epoch}"] if namespace.epoch else []
-        return ", ".join(parts)
+        return in_words(*self.model.book.path(tag))
 
 
-def _tokens(elements: Sequence[Element]) -> list[int]:
+def in_words(namespace: Namespace, elements: Sequence[Element]) -> str:
+    """What a tag names, for a message."""
+    parts = [f"token {elements[-1]} after {_short(elements[:-1])}"]
+    parts += [f"salt {namespace.salt!r}"] if namespace.salt is not None else []
+    parts += [f"adapter {namespace.adapter!r}"] if namespace.adapter is not None else []
+    parts += [f"epoch {namespace.epoch}"] if namespace.epoch else []
+    return ", ".join(parts)
+
+
+def plain(elements: Sequence[Element]) -> list[int]:
+    """The tokens of a prefix, without the contents that they stand for."""
     return [element if isinstance(element, int) else element[0] for element in elements]
 
 

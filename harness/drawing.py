@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from kvassay.harness.contract import CacheKey
 from kvassay.harness.device import FRESH
-from kvassay.harness.scenario import Operation
+from kvassay.harness.scenario import Step
 from kvassay.reference.model import CacheModel, Live
 
 MOST_TOKENS = 12
@@ -31,7 +31,7 @@ def key(value: CacheKey) -> str:
     return " ".join(parts)
 
 
-def operation(value: Operation) -> str:
+def operation(value: Step) -> str:
     """One operation in one line."""
     parts: list[str] = [value.op]
     for name in value.__dataclass_fields__:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from kvassay.harness import drawing
+from kvassay.harness.checker import Checker
 from kvassay.harness.registry import Registration
-from kvassay.harness.scenario import Scenario
-from kvassay.harness.session import TIME_LIMIT, build, time_limit
+from kvassay.harness.scenario import Scenario, Script
+from kvassay.harness.session import TIME_LIMIT, AnyChecker, build, time_limit
 from kvassay.harness.violation import Crash, Hang, Violation
 
 
@@ -19,9 +20,33 @@ class Told:
 
 def explain(registration: Registration, scenario: Scenario, told: Told) -> Iterator[str]:
     """Lines that tell what each operation did; `told.verdict` is set at the end."""
+
+    def heading(checker: Checker) -> str:
+        manager = checker.manager
+        return f"{registration.name}: {manager.num_blocks} blocks of {manager.block_size} tokens"
+
+    return tell(
+        scenario,
+        told,
+        lambda: build(registration, scenario.num_blocks, scenario.block_size),
+        heading,
+        lambda checker: drawing.tables(
+            checker.model.live, checker.model, checker.device.memory
+        ).splitlines(),
+    )
+
+
+def tell(
+    scenario: Script,
+    told: Told,
+    new: Callable[[], AnyChecker],
+    heading: Callable[[AnyChecker], str],
+    drawn: Callable[[AnyChecker], Iterable[str]],
+) -> Iterator[str]:
+    """Lines that tell what each operation did to what `new` builds, as it is `drawn`."""
     try:
         with time_limit(TIME_LIMIT):
-            checker = build(registration, scenario.num_blocks, scenario.block_size)
+            checker = new()
     except (Crash, Violation) as verdict:
         told.verdict = verdict
         yield str(verdict)
@@ -30,10 +55,7 @@ def explain(registration: Registration, scenario: Scenario, told: Told) -> Itera
         told.verdict = Crash(f"building it: {hang}")
         yield str(told.verdict)
         return
-    yield (
-        f"{registration.name}: {checker.manager.num_blocks} blocks of "
-        f"{checker.manager.block_size} tokens"
-    )
+    yield heading(checker)
     for index, operation in enumerate(scenario.operations):
         line = f"{index:>3}  {drawing.operation(operation)}"
         try:
@@ -47,8 +69,7 @@ def explain(registration: Registration, scenario: Scenario, told: Told) -> Itera
             yield f"{line}   <-- here"
         else:
             yield f"{line}   {effect}"
-        drawn = drawing.tables(checker.model.live, checker.model, checker.device.memory)
-        yield from (f"       {row}" for row in drawn.splitlines())
+        yield from (f"       {row}" for row in drawn(checker))
         if told.verdict is not None:
             yield str(told.verdict)
             return

@@ -9,14 +9,16 @@ and look up who is missing), interleaved with everything else. Every run mixes d
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Generic, TypeVar
 
 from kvassay.harness.checker import Checker
-from kvassay.harness.plays import Play, Plays
+from kvassay.harness.plays import Plays
 from kvassay.harness.scenario import Operation, Quiesce
 
 Choice = TypeVar("Choice")
+Drawn = TypeVar("Drawn")
 
 FOCUS: dict[str, dict[str, float]] = {
     "allocator": {"fill": 3, "abort": 2, "chunked": 1.5, "query": 2},
@@ -45,21 +47,26 @@ class Mix(Generic[Choice]):
         return self._rng.choices(self._choices, self._weights)[0]
 
 
-class Generator(Plays):
-    """An endless supply of operations for one checker; `Quiesce` ends a run."""
+class Interleaving(Generic[Drawn]):
+    """Plays that go on beside each other, with single moves in between."""
 
-    def __init__(self, rng: Random, checker: Checker, focus: str = "") -> None:
-        super().__init__(rng, checker)
-        self._playing: list[Play] = []
+    def __init__(
+        self,
+        rng: Random,
+        moves: Mix[Callable[[], Drawn | None]],
+        plays: Mix[Callable[[], Iterator[Drawn]]],
+    ) -> None:
+        self._rng = rng
+        self._moves = moves
+        self._plays = plays
+        self._playing: list[Iterator[Drawn]] = []
         self._alone = False
         """Whether the one play that is on goes on undisturbed."""
-        self._moves = Mix(rng, self._all_moves(), {})
-        self._plays = Mix(rng, self._all_plays(), FOCUS.get(focus, {}))
         self._appetite = rng.choice((0.3, 0.5, 0.8))
 
-    def next(self) -> Operation:
-        """The next operation; it is legal in the present state, most of the time."""
-        rng = self.rng
+    def next(self) -> Drawn | None:
+        """The next operation, if there is any to make."""
+        rng = self._rng
         for _ in range(20):
             if self._playing and (self._alone or rng.random() < 0.75):
                 play = rng.choice(self._playing)
@@ -75,4 +82,18 @@ class Generator(Plays):
                 drawn = self._moves.draw()()
                 if drawn is not None:
                     return drawn
-        return Quiesce()
+        return None
+
+
+class Generator(Plays):
+    """An endless supply of operations for one checker; `Quiesce` ends a run."""
+
+    def __init__(self, rng: Random, checker: Checker, focus: str = "") -> None:
+        super().__init__(rng, checker)
+        moves = Mix(rng, self._all_moves(), {})
+        plays = Mix(rng, self._all_plays(), FOCUS.get(focus, {}))
+        self._drawn: Interleaving[Operation] = Interleaving(rng, moves, plays)
+
+    def next(self) -> Operation:
+        """The next operation; it is legal in the present state, most of the time."""
+        return self._drawn.next() or Quiesce()

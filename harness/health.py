@@ -7,12 +7,16 @@ each floor applies only where the implementation declares what it speaks of.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from kvassay.harness.campaign import Outcome
 from kvassay.harness.checker import Effect
 from kvassay.harness.contract import Capability, Declaration, Reclaim
 from kvassay.harness.evidence import Seen
+
+if TYPE_CHECKING:
+    from kvassay.harness.campaign import Outcome
 
 FEW = 2_000
 """Operations below which shares say nothing."""
@@ -52,14 +56,16 @@ class Health:
     """Name -> (share, floor)."""
 
     @classmethod
-    def of(cls, outcome: Outcome, declaration: Declaration) -> Health:
+    def of(
+        cls, outcome: Outcome, declaration: Declaration, floors: Sequence[Floor] = FLOORS
+    ) -> Health:
         """Health of what a campaign ran."""
         total = outcome.num_operations
         skipped = outcome.effects[Effect.SKIPPED]
         spent_once = declaration.reclaim is Reclaim.RESET
         shares = {
             floor.name: (outcome.met[floor.seen] / max(1, total), floor.least)
-            for floor in FLOORS
+            for floor in floors
             if (floor.needs is None or declaration.has(floor.needs))
             and not (spent_once and floor.seen is Seen.EVICTED)
         }

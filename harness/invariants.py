@@ -8,7 +8,7 @@ ever folded into a pass.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kvassay.harness.contract import Capability, Declaration, Order, Publish, Reclaim
@@ -38,11 +38,12 @@ class Invariant:
         ]
 
 
-def _always(declaration: Declaration) -> str | None:
+def always(declaration: Declaration) -> str | None:
+    """Everybody claims it."""
     return None
 
 
-def _needs(*capabilities: Capability) -> Claim:
+def needs(*capabilities: Capability) -> Claim:
     """One of the capabilities is enough."""
 
     def claim(declaration: Declaration) -> str | None:
@@ -53,7 +54,9 @@ def _needs(*capabilities: Capability) -> Claim:
     return claim
 
 
-def _needs_all(*capabilities: Capability) -> Claim:
+def needs_all(*capabilities: Capability) -> Claim:
+    """All of the capabilities are needed."""
+
     def claim(declaration: Declaration) -> str | None:
         missing = [c.value.upper() for c in capabilities if not declaration.has(c)]
         return "needs " + " and ".join(missing) if missing else None
@@ -90,16 +93,16 @@ def _unwritten(declaration: Declaration) -> str | None:
     return "needs COMMIT or TRUNCATE: every slot is written as soon as it is reserved"
 
 
-_PREFIX = _needs(Capability.PREFIX_CACHE)
+_PREFIX = needs(Capability.PREFIX_CACHE)
 _EDGES = ((Seen.BEFORE_BLOCK_END, Seen.AT_BLOCK_END), (Seen.AT_BLOCK_END, Seen.AFTER_BLOCK_END))
 
 LAW: dict[str, Invariant] = {
     entry.id: entry
     for entry in (
-        Invariant("A1", "conservation", "allocator", _always, ((Seen.REUSED,), (Seen.REFUSED,))),
-        Invariant("A2", "fresh hand-out", "allocator", _always, ((Seen.REUSED,),)),
-        Invariant("A3", "release exactly once", "allocator", _always, ((Seen.REUSED,),)),
-        Invariant("A4", "refusal is harmless", "allocator", _always, ((Seen.REFUSED,),)),
+        Invariant("A1", "conservation", "allocator", always, ((Seen.REUSED,), (Seen.REFUSED,))),
+        Invariant("A2", "fresh hand-out", "allocator", always, ((Seen.REUSED,),)),
+        Invariant("A3", "release exactly once", "allocator", always, ((Seen.REUSED,),)),
+        Invariant("A4", "refusal is harmless", "allocator", always, ((Seen.REFUSED,),)),
         Invariant("A5", "quiescence", "allocator", _quiescence, ((Seen.QUIESCED,),)),
         Invariant(
             "A6",
@@ -108,15 +111,15 @@ LAW: dict[str, Invariant] = {
             _quiescence,
             ((Seen.PARTIAL_PAGE_RELEASED,), (Seen.QUIESCED,)),
         ),
-        Invariant("A7", "table coherence", "allocator", _always, _EDGES),
+        Invariant("A7", "table coherence", "allocator", always, _EDGES),
         Invariant(
             "C1",
             "sharers are isolated",
             "cow",
-            _needs(Capability.FORK, Capability.PREFIX_CACHE),
+            needs(Capability.FORK, Capability.PREFIX_CACHE),
             ((Seen.FORK_THEN_WRITE, Seen.HIT),),
         ),
-        Invariant("C2", "copies are complete", "cow", _needs(Capability.COPIES), ((Seen.COPIED,),)),
+        Invariant("C2", "copies are complete", "cow", needs(Capability.COPIES), ((Seen.COPIED,),)),
         Invariant("P1", "a hit is resident", "prefix", _PREFIX, ((Seen.HIT,),)),
         Invariant(
             "P2", "key identity", "prefix", _PREFIX, ((Seen.HIT,), (Seen.NEAR_KEY, Seen.DIVERGED))
@@ -137,18 +140,18 @@ LAW: dict[str, Invariant] = {
             "P7",
             "pins protect",
             "prefix",
-            _needs_all(Capability.PREFIX_CACHE, Capability.CHUNKED),
+            needs_all(Capability.PREFIX_CACHE, Capability.CHUNKED),
             ((Seen.PINNED_PRESSURE,),),
         ),
         Invariant(
             "P8",
             "accounting of the cache",
             "prefix",
-            _needs_all(Capability.PREFIX_CACHE, Capability.COUNTERS),
+            needs_all(Capability.PREFIX_CACHE, Capability.COUNTERS),
             ((Seen.CACHED_COUNTED,),),
         ),
         Invariant(
-            "P9", "evict contract", "prefix", _needs(Capability.EVICT), ((Seen.EVICTED_ON_DEMAND,),)
+            "P9", "evict contract", "prefix", needs(Capability.EVICT), ((Seen.EVICTED_ON_DEMAND,),)
         ),
         Invariant("P10", "declared order", "prefix", _order, ((Seen.POLICY_TESTED,),)),
         Invariant("P11", "duplicates", "prefix", _PREFIX, ((Seen.DUPLICATE, Seen.REMAPPED),)),
@@ -157,14 +160,14 @@ LAW: dict[str, Invariant] = {
             "E1",
             "events mirror the cache",
             "events",
-            _needs(Capability.EVENTS),
+            needs(Capability.EVENTS),
             ((Seen.MIRRORED,),),
         ),
         Invariant(
             "E2",
             "events are complete",
             "events",
-            _needs(Capability.EVENTS),
+            needs(Capability.EVENTS),
             ((Seen.MIRRORED,), (Seen.EVICTED, Seen.EVICTED_ON_DEMAND)),
         ),
     )
@@ -175,6 +178,6 @@ A8 (in-flight fence) is not among them: contract v1 has no operation that outliv
 """
 
 
-def of_suite(suite: str) -> list[Invariant]:
+def of_suite(suite: str, law: Mapping[str, Invariant] = LAW) -> list[Invariant]:
     """The invariants of one suite."""
-    return [entry for entry in LAW.values() if entry.suite == suite]
+    return [entry for entry in law.values() if entry.suite == suite]

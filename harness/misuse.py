@@ -190,8 +190,13 @@ def answers(registration: Registration, num_blocks: int = 16, block_size: int = 
 def _answer(checker: Checker, number: int, name: str) -> Answer:
     call = list(misuses(checker))[number][1]
     before = _counts(checker)
+    return judged(name, lambda: call(checker.manager), lambda: _damage(checker, before))
+
+
+def judged(name: str, call: Callable[[], object], damage: Callable[[], str]) -> Answer:
+    """What became of one wrong call; `damage` tells what it changed although it was refused."""
     try:
-        call(checker.manager)
+        call()
     except (ValueError, KeyError) as error:
         if not str(error):
             return Answer(name, True, "an error without a word")
@@ -199,7 +204,7 @@ def _answer(checker: Checker, number: int, name: str) -> Answer:
         return Answer(name, False, f"{type(error).__name__}: {error}")
     else:
         return Answer(name, False, "accepted")
-    return Answer(name, True, _damage(checker, before))
+    return Answer(name, True, damage())
 
 
 def _counts(checker: Checker) -> object:

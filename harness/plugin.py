@@ -14,6 +14,7 @@ import pytest
 
 from kvassay.harness import options
 from kvassay.harness.assay import Assay, AssayError, Plan
+from kvassay.harness.contract import CacheManager
 from kvassay.harness.registry import Registration, built_in_names, find
 from kvassay.harness.summary import PROPERTY, Summary
 
@@ -23,7 +24,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "suite(name): the suite whose campaign the tests read")
+    config.addinivalue_line(
+        "markers",
+        "suite(name, kind=CacheManager): whose campaign the tests read, and what it assays",
+    )
     config.pluginmanager.register(Summary(config), "kvassay-summary")
 
 
@@ -49,18 +53,60 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("suite")
     if marker is None:
         raise pytest.UsageError(f"{metafunc.definition.nodeid}: a test that assays needs a suite")
-    suite = marker.args[0]
-    registrations = implementations(metafunc.config)
-    metafunc.parametrize(
-        "assay",
-        [
-            pytest.param((registration, suite), id=registration.name)
-            for registration in registrations
-        ],
-        indirect=True,
-    )
+    suite, kind = marker.args[0], marker.kwargs.get("kind", CacheManager)
+    fitting = [
+        pytest.param((registration, suite), id=registration.name)
+        for registration in implementations(metafunc.config)
+        if registration.kind is kind
+    ]
+    metafunc.parametrize("assay", fitting or [pytest.param(kind, id="none")], indirect=True)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the suites that assay another kind; it is a mistake if none is left."""
+    assaying = {item: params["assay"] for item in items if "assay" in (params := _params(item))}
+    left_out = {item: kind for item, kind in assaying.items() if isinstance(kind, type)}
+    if not left_out:
+        return
+    asked = implementations(config)
+    if asked and len(left_out) == len(assaying):
+        found = ", ".join(f"{entry.name} is a {entry.kind.__name__}" for entry in asked)
+        kinds = ", ".join(sorted({kind.__name__ for kind in left_out.values()}))
+        _mistaken(config, f"nothing to assay: {found}; the suites here are for {kinds}")
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))
+
+
+def _mistaken(config: pytest.Config, message: str) -> None:
+    """A usage error, told by the process that the user sees."""
+    if not hasattr(config, "workeroutput"):
+        raise pytest.UsageError(message)
+    config.workeroutput[MISTAKE] = message
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a worker of pytest-xdist found to be a mistake is one of the whole run."""
+    message = getattr(node, "workeroutput", {}).get(MISTAKE)
+    if message is not None:
+        node.config.stash[MISTAKEN] = message
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    message = session.config.stash.get(MISTAKEN, None)
+    if message is not None:
+        raise pytest.UsageError(message)
+
+
+def _params(item: pytest.Item) -> dict[str, Any]:
+    callspec = getattr(item, "callspec", None)
+    return {} if callspec is None else callspec.params
+
+
+MISTAKE = "kvassay mistake"
+MISTAKEN = pytest.StashKey[str]()
 CHOSEN = pytest.StashKey[list[Registration]]()
 RUNNING = pytest.StashKey[dict[tuple[str, str], Assay]]()
 

@@ -9,10 +9,10 @@ the shrinker drop operations freely. An observation that is an access is itself 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from kvassay.harness.contract import CacheKey, Outcome, Span
 
@@ -21,6 +21,42 @@ SCHEMA_VERSION = 1
 
 class BadScenario(ValueError):
     """A file that is not a scenario of this version; says where and why."""
+
+
+class Step(Protocol):
+    """An operation, whatever it is done to."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def op(self) -> str: ...
+
+
+class Script(Protocol):
+    """A scenario, whatever it is for: here, of a cache manager."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def operations(self) -> tuple[Any, ...]: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def note(self) -> str: ...
+
+    @property
+    def violates(self) -> str | None: ...
+
+    @property
+    def num_counted(self) -> int: ...
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+
+AnyScript = TypeVar("AnyScript", bound=Script)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +230,28 @@ class Scenario:
         """Operations, commits not counted."""
         return sum(1 for operation in self.operations if not isinstance(operation, Commit))
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Blocks, and tokens per block."""
+        return self.num_blocks, self.block_size
+
 
 # ------------------------------------------------------------------------------------------- JSON
 
 
 def from_json(text: str, source: str = "scenario") -> Scenario:
     """Parse and validate a scenario; `BadScenario` says what is wrong and where."""
+    return parsed(text, source, Scenario, kinds())
+
+
+def parsed(
+    text: str,
+    source: str,
+    form: type[AnyScript],
+    steps: Sequence[type],
+    format: str | None = None,
+) -> AnyScript:
+    """A scenario of one form, whose operations are of these kinds."""
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as error:
@@ -207,18 +259,21 @@ def from_json(text: str, source: str = "scenario") -> Scenario:
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA_VERSION:
         found = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
         raise BadScenario(f"{source}: expected schema {SCHEMA_VERSION}, got {found!r}")
+    if raw.get("format") != format:
+        expected, found = (it or "that of a cache manager" for it in (format, raw.get("format")))
+        raise BadScenario(f"{source}: expected the format {expected}, got {found}")
     listed = raw.pop("operations", None)
     if not isinstance(listed, list):
         raise BadScenario(f"{source}: operations: expected a list, got {listed!r}")
     operations = tuple(
-        _operation(entry, f"{source}: operation {at}") for at, entry in enumerate(listed)
+        _operation(entry, f"{source}: operation {at}", steps) for at, entry in enumerate(listed)
     )
-    scenario: Scenario = _validated(Scenario, {**raw, "operations": []}, source)
+    scenario: AnyScript = _validated(form, {**raw, "operations": []}, source)
     return replace(scenario, operations=operations)
 
 
-def _operation(raw: Any, source: str) -> Operation:
-    known = {kind.__dataclass_fields__["op"].default: kind for kind in kinds()}  # type: ignore[attr-defined]
+def _operation(raw: Any, source: str, steps: Sequence[type]) -> Any:
+    known = {kind.__dataclass_fields__["op"].default: kind for kind in steps}  # type: ignore[attr-defined]
     name = raw.get("op") if isinstance(raw, dict) else None
     if name not in known:
         raise BadScenario(f"{source}: expected op to be one of {', '.join(known)}, got {raw!r}")
@@ -239,46 +294,49 @@ def _validated(kind: type, raw: dict[str, Any], source: str) -> Any:
         raise BadScenario(f"{source}: {where}: {first['msg']}, got {first['input']!r}") from None
 
 
-def _checked(operation: Any, source: str) -> Operation:
+def _checked(operation: Any, source: str) -> Any:
     """Keys hold tuples, so that operations compare; tokens are what a model could have."""
     key = getattr(operation, "key", None)
     tokens = key.tokens if key is not None else getattr(operation, "tokens", (0,))
     if not tokens or any(token < 0 for token in tokens):
         raise BadScenario(f"{source}: {operation.op}: expected tokens >= 0, got {list(tokens)}")
     if key is None:
-        unchanged: Operation = operation
-        return unchanged
+        return operation
     key = replace(key, tokens=tuple(key.tokens), spans=tuple(key.spans))
-    changed: Operation = replace(operation, key=key)
-    return changed
+    return replace(operation, key=key)
 
 
 def load(path: Path | str) -> Scenario:
     """Read a scenario file."""
-    file = Path(path)
+    return from_json(text_of(path), str(path))
+
+
+def text_of(path: Path | str) -> str:
+    """The text of a scenario file; `BadScenario` if it cannot be read."""
     try:
-        return from_json(file.read_text(encoding="utf-8"), str(path))
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise BadScenario(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def to_json(scenario: Scenario) -> str:
     """The file form: one operation a line, defaults left out."""
-    head = {
-        "schema": scenario.schema,
-        "name": scenario.name,
-        "note": scenario.note,
-        "violates": scenario.violates,
-        "num_blocks": scenario.num_blocks,
-        "block_size": scenario.block_size,
-    }
-    fields = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in head.items() if v not in ("", None)]
+    shape = {"num_blocks": scenario.num_blocks, "block_size": scenario.block_size}
+    return written(scenario, {"schema": scenario.schema}, shape)
+
+
+def written(scenario: Script, form: Mapping[str, Any], shape: Mapping[str, Any]) -> str:
+    """The file form of any scenario: what it is, what is known of it, its shape, its operations."""
+    known = {"name": scenario.name, "note": scenario.note, "violates": scenario.violates}
+    told = {name: text for name, text in known.items() if text}
+    head = {**form, **told, **shape}
+    fields = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in head.items()]
     operations = ",\n".join(f"    {json.dumps(as_dict(op))}" for op in scenario.operations)
     fields.append('  "operations": [\n' + operations + "\n  ]")
     return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
-def as_dict(operation: Operation) -> dict[str, Any]:
+def as_dict(operation: Step) -> dict[str, Any]:
     """Plain data of one operation, the kind first, defaults left out."""
     out: dict[str, Any] = {"op": operation.op}
     for name in operation.__dataclass_fields__:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from kvassay.harness.checker import Checker, Effect
 from kvassay.harness.contract import Capability, Declaration
 from kvassay.harness.evidence import Seen
 from kvassay.harness.generator import Generator
 from kvassay.harness.registry import Registration, Unavailable
-from kvassay.harness.scenario import Operation, Quiesce, Scenario
+from kvassay.harness.scenario import Operation, Quiesce, Scenario, Script, Step
 from kvassay.harness.violation import Crash, Hang, Violation
 
 TIME_LIMIT = 20.0
@@ -31,11 +31,27 @@ Source = Callable[[Checker], Iterable[Operation]]
 """Operations for a checker, drawn as they are run."""
 
 
+class Stepping(Protocol):
+    """A checker, whatever it checks."""
+
+    index: int
+
+    @property
+    def operation(self) -> Step | None: ...
+
+    def step(self, operation: Any) -> Effect: ...
+
+    def met(self) -> Counter[Seen]: ...
+
+
+AnyChecker = TypeVar("AnyChecker", bound=Stepping)
+
+
 @dataclass
 class Run:
     """What came of one run."""
 
-    scenario: Scenario
+    scenario: Script
     verdict: Violation | Crash | None = None
     met: Counter[Seen] = field(default_factory=Counter)
     effects: Counter[Effect] = field(default_factory=Counter)
@@ -75,14 +91,22 @@ def build(registration: Registration, num_blocks: int, block_size: int) -> Check
     Raises `ValueError` where the factory does not offer the geometry, `ContractError` or
     `Unavailable` where the registration is at fault, `Crash` where building fails.
     """
+    shape = {"num_blocks": num_blocks, "block_size": block_size}
+    return built(registration, shape, lambda manager: Checker(manager, registration.declaration))
+
+
+def built(
+    registration: Registration, shape: dict[str, Any], checked: Callable[[Any], AnyChecker]
+) -> AnyChecker:
+    """A new instance under a checker of its kind; raises what `build` raises."""
     try:
-        manager = registration.build(num_blocks=num_blocks, block_size=block_size)
+        instance = registration.build(**shape)
     except (ValueError, Unavailable):
         raise
     except Exception as error:
         raise Crash(f"building it: {type(error).__name__}: {error}") from error
     try:
-        return Checker(manager, registration.declaration)
+        return checked(instance)
     except (Violation, Crash):
         raise
     except Exception as error:
@@ -140,17 +164,37 @@ def _guarded(
     scenario: Scenario | None,
 ) -> Run:
     """Build and run within the time limit; whatever goes wrong becomes the verdict."""
-    done: list[Operation] = []
     run = Run(scenario or Scenario(num_blocks, block_size, ()))
-    checker: Checker | None = None
+    checker, done = guarded(
+        run, lambda: build(registration, num_blocks, block_size), source, scenario is None
+    )
+    if scenario is None:
+        shape = (checker.model.num_blocks, checker.model.block_size) if checker else None
+        run.scenario = Scenario(*(shape or (num_blocks, block_size)), tuple(done))
+    return run
+
+
+def guarded(
+    run: Run,
+    new: Callable[[], AnyChecker],
+    source: Callable[[AnyChecker], Iterable[Any]],
+    drawn: bool,
+) -> tuple[AnyChecker | None, list[Any]]:
+    """Build and run within the time limit; what was met and what went wrong is put into `run`.
+
+    Returns the checker, if it came to that, and the operations; of `drawn` ones, those that were
+    not skipped.
+    """
+    done: list[Any] = []
+    checker: AnyChecker | None = None
     try:
         with time_limit(TIME_LIMIT):
-            checker = build(registration, num_blocks, block_size)
+            checker = new()
             for operation in source(checker):
                 done.append(operation)
                 effect = checker.step(operation)
                 run.effects[effect] += 1
-                if effect is Effect.SKIPPED and scenario is None:
+                if effect is Effect.SKIPPED and drawn:
                     done.pop()
                     checker.index -= 1
     except (Violation, Crash) as verdict:
@@ -159,13 +203,10 @@ def _guarded(
         run.verdict = _hung(hang, checker)
     if checker is not None:
         run.met = checker.met()
-    if scenario is None:
-        shape = (checker.model.num_blocks, checker.model.block_size) if checker else None
-        run.scenario = Scenario(*(shape or (num_blocks, block_size)), tuple(done))
-    return run
+    return checker, done
 
 
-def _hung(hang: Hang, checker: Checker | None) -> Crash:
+def _hung(hang: Hang, checker: Stepping | None) -> Crash:
     """A hang is raised from outside the step: say where it was."""
     if checker is None:
         return Crash(f"building it: {hang}")

@@ -9,39 +9,71 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, Generic
 
 from kvassay.harness.contract import CacheKey, Outcome
 from kvassay.harness.keys import cut
-from kvassay.harness.scenario import Admit, Append, Begin, Evict, Fork, Operation, Release, Scenario
+from kvassay.harness.scenario import (
+    Admit,
+    AnyScript,
+    Append,
+    Begin,
+    Evict,
+    Fork,
+    Operation,
+    Release,
+    Scenario,
+)
 
-Fails = Callable[[Scenario], bool]
+Fails = Callable[[AnyScript], bool]
 SECONDS = 1.5
 """Time after which the smallest scenario so far is good enough."""
 
 
-def shrink(scenario: Scenario, fails: Fails, seconds: float = SECONDS) -> Scenario:
+@dataclass(frozen=True)
+class Ways(Generic[AnyScript]):
+    """How scenarios of one kind become simpler, beside losing operations."""
+
+    smaller: Callable[[AnyScript], Iterator[AnyScript]]
+    """The same operations on less, the least first."""
+    simpler: Callable[[Any, int], Iterator[Any]]
+    """Variants of one operation, for a number of tokens per block."""
+    modest: Callable[[Any], Any]
+    """An operation that may need to take less once others are gone."""
+    begins: tuple[type, ...]
+    """Operations with which the life of a request begins."""
+    ends: tuple[type, ...]
+
+
+def shrink(
+    scenario: AnyScript,
+    fails: Fails[AnyScript],
+    seconds: float = SECONDS,
+    ways: Ways[Any] | None = None,
+) -> AnyScript:
     """The smallest scenario found for which `fails` still holds."""
     deadline = time.monotonic() + seconds
     smallest = scenario
+    ways = OF_MANAGERS if ways is None else ways
     for _ in range(10):
         before = smallest
-        smallest = _without_lives(smallest, fails, deadline)
+        smallest = _without_lives(smallest, fails, deadline, ways)
         smallest = _fewer_operations(smallest, fails, deadline)
         smallest = _without_pairs(smallest, fails, deadline)
-        smallest = _smaller_pool(smallest, fails, deadline)
-        smallest = _simpler_arguments(smallest, fails, deadline)
+        smallest = _smaller_pool(smallest, fails, deadline, ways)
+        smallest = _simpler_arguments(smallest, fails, deadline, ways)
         smallest = _small_tokens(smallest, fails)
         if smallest == before or time.monotonic() > deadline:
             break
     return smallest
 
 
-def _with(scenario: Scenario, operations: Sequence[Operation]) -> Scenario:
+def _with(scenario: AnyScript, operations: Sequence[Any]) -> AnyScript:
     return replace(scenario, operations=tuple(operations))
 
 
-def _fewer_operations(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+def _fewer_operations(scenario: AnyScript, fails: Fails[AnyScript], deadline: float) -> AnyScript:
     operations = list(scenario.operations)
     chunk = max(1, len(operations) // 2)
     while time.monotonic() < deadline:
@@ -59,7 +91,9 @@ def _fewer_operations(scenario: Scenario, fails: Fails, deadline: float) -> Scen
     return _with(scenario, operations)
 
 
-def _without_lives(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+def _without_lives(
+    scenario: AnyScript, fails: Fails[AnyScript], deadline: float, ways: Ways[Any]
+) -> AnyScript:
     """Whole lives of requests: from the admission to the release, with all between.
 
     What is left may need a smaller eviction, or a request that stays until the one that was
@@ -68,8 +102,8 @@ def _without_lives(scenario: Scenario, fails: Fails, deadline: float) -> Scenari
     operations = list(scenario.operations)
     start = len(operations) - 1
     while start >= 0 and time.monotonic() < deadline:
-        life = _life(operations, start)
-        for candidate in _lifeless(operations, life):
+        life = _life(operations, start, ways)
+        for candidate in _lifeless(operations, life, ways):
             if fails(_with(scenario, candidate)):
                 operations = candidate
                 break
@@ -77,35 +111,35 @@ def _without_lives(scenario: Scenario, fails: Fails, deadline: float) -> Scenari
     return _with(scenario, operations)
 
 
-def _lifeless(operations: list[Operation], life: list[int]) -> Iterator[list[Operation]]:
+def _lifeless(operations: list[Any], life: list[int], ways: Ways[Any]) -> Iterator[list[Any]]:
     """Variants of the operations without one request's life."""
     if len(life) < 2 or len(life) == len(operations):
         return
     without = [o for at, o in enumerate(operations) if at not in life]
     yield without
-    yield [replace(o, num_blocks=1) if isinstance(o, Evict) else o for o in without]
+    yield [ways.modest(o) for o in without]
     for at in range(life[0]):
-        if isinstance(operations[at], Release):
+        if isinstance(operations[at], ways.ends):
             kept = [place for place in range(len(operations)) if place not in life and place != at]
             kept.insert(sum(place < life[-1] for place in kept), at)
             yield [operations[place] for place in kept]
 
 
-def _life(operations: Sequence[Operation], start: int) -> list[int]:
+def _life(operations: Sequence[Any], start: int, ways: Ways[Any]) -> list[int]:
     """Places of the operations on the request that is admitted at `start`."""
-    first = operations[start]
-    if not isinstance(first, Admit | Begin):
+    if not isinstance(operations[start], ways.begins):
         return []
+    request = getattr(operations[start], "request", None)
     life = [start]
     for at in range(start + 1, len(operations)):
-        if getattr(operations[at], "request", None) == first.request:
+        if getattr(operations[at], "request", None) == request:
             life.append(at)
-            if isinstance(operations[at], Release):
+            if isinstance(operations[at], ways.ends):
                 break
     return life
 
 
-def _without_pairs(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+def _without_pairs(scenario: AnyScript, fails: Fails[AnyScript], deadline: float) -> AnyScript:
     """Two operations that only make sense together, such as an admission and its release."""
     operations = list(scenario.operations)
     later = 1
@@ -119,9 +153,11 @@ def _without_pairs(scenario: Scenario, fails: Fails, deadline: float) -> Scenari
     return _with(scenario, operations)
 
 
-def _smaller_pool(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
-    for num_blocks in range(1, scenario.num_blocks):
-        candidate = replace(scenario, num_blocks=num_blocks)
+def _smaller_pool(
+    scenario: AnyScript, fails: Fails[AnyScript], deadline: float, ways: Ways[Any]
+) -> AnyScript:
+    candidate: AnyScript
+    for candidate in ways.smaller(scenario):
         if time.monotonic() > deadline:
             break
         if fails(candidate):
@@ -129,13 +165,15 @@ def _smaller_pool(scenario: Scenario, fails: Fails, deadline: float) -> Scenario
     return scenario
 
 
-def _simpler_arguments(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+def _simpler_arguments(
+    scenario: AnyScript, fails: Fails[AnyScript], deadline: float, ways: Ways[Any]
+) -> AnyScript:
     operations = list(scenario.operations)
     for index in range(len(operations)):
         progress = True
         while progress and time.monotonic() < deadline:
             progress = False
-            for simpler in _simpler(operations[index], scenario.block_size):
+            for simpler in ways.simpler(operations[index], scenario.shape[1]):
                 candidate = [*operations[:index], simpler, *operations[index + 1 :]]
                 if fails(_with(scenario, candidate)):
                     operations, progress = candidate, True
@@ -143,10 +181,19 @@ def _simpler_arguments(scenario: Scenario, fails: Fails, deadline: float) -> Sce
     return _with(scenario, operations)
 
 
+def _fewer_blocks(scenario: Scenario) -> Iterator[Scenario]:
+    for num_blocks in range(1, scenario.num_blocks):
+        yield replace(scenario, num_blocks=num_blocks)
+
+
+def _modest(operation: Operation) -> Operation:
+    return replace(operation, num_blocks=1) if isinstance(operation, Evict) else operation
+
+
 def _simpler(operation: Operation, block_size: int) -> Iterator[Operation]:
     """Variants of one operation that are simpler than it is."""
     if isinstance(operation, Admit | Begin):
-        for key in _simpler_keys(operation.key, block_size):
+        for key in simpler_keys(operation.key, block_size):
             yield replace(operation, key=key)
     elif isinstance(operation, Append):
         for stop in _shorter(len(operation.tokens), block_size):
@@ -163,7 +210,8 @@ def _simpler(operation: Operation, block_size: int) -> Iterator[Operation]:
         yield replace(operation, outcome=Outcome.FINISHED)
 
 
-def _simpler_keys(key: CacheKey, block_size: int) -> Iterator[CacheKey]:
+def simpler_keys(key: CacheKey, block_size: int) -> Iterator[CacheKey]:
+    """Keys that have less than this one."""
     if key.spans:
         yield replace(key, spans=())
     if key.salt is not None:
@@ -181,18 +229,29 @@ def _shorter(length: int, block_size: int) -> Iterator[int]:
             yield stop
 
 
-def _small_tokens(scenario: Scenario, fails: Fails) -> Scenario:
+def _small_tokens(scenario: AnyScript, fails: Fails[AnyScript]) -> AnyScript:
     """Rename tokens to 0, 1, 2, ... in the order of their first use."""
     names: dict[int, int] = {}
-    renamed: list[Operation] = []
+    renamed: list[Any] = []
     for operation in scenario.operations:
-        if isinstance(operation, Append):
-            tokens = tuple(names.setdefault(token, len(names)) for token in operation.tokens)
-            renamed.append(replace(operation, tokens=tokens))
-        elif (key := getattr(operation, "key", None)) is not None:
-            tokens = tuple(names.setdefault(token, len(names)) for token in key.tokens)
+        key = getattr(operation, "key", None)
+        old = getattr(operation, "tokens", ()) if key is None else key.tokens
+        tokens = tuple(names.setdefault(token, len(names)) for token in old)
+        if key is not None:
             renamed.append(replace(operation, key=replace(key, tokens=tokens)))
+        elif tokens:
+            renamed.append(replace(operation, tokens=tokens))
         else:
             renamed.append(operation)
     candidate = _with(scenario, renamed)
     return candidate if candidate != scenario and fails(candidate) else scenario
+
+
+OF_MANAGERS: Ways[Scenario] = Ways(
+    smaller=_fewer_blocks,
+    simpler=_simpler,
+    modest=_modest,
+    begins=(Admit, Begin),
+    ends=(Release,),
+)
+"""How scenarios of a cache manager become simpler."""

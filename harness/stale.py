@@ -25,6 +25,11 @@ def stale_declarations(declaration: Declaration, met: Counter[Seen]) -> list[str
         f"{capability.value.upper()} is declared but not driven by this version"
         for capability in sorted(declaration.capabilities & NOT_DRIVEN)
     ]
+    return stale + never_observed(declaration, met)
+
+
+def never_observed(declaration: Declaration, met: Counter[Seen]) -> list[str]:
+    """What is declared, could have been seen, and was not."""
     observed = {
         "dedup=remap": (declaration.dedup is Dedup.REMAP, Seen.REMAPPED),
         f"drop={declaration.drop}": (declaration.drop > 0, Seen.DROPPED),
@@ -34,9 +39,8 @@ def stale_declarations(declaration: Declaration, met: Counter[Seen]) -> list[str
         "EVICT": (declaration.has(Capability.EVICT), Seen.EVICT_CALLED),
         "RESET": (declaration.has(Capability.RESET), Seen.RESET),
     }
-    stale += [
+    return [
         f"{what} was never observed"
         for what, (declared, seen) in observed.items()
         if declared and not met[seen]
     ]
-    return stale

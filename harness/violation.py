@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kvassay.harness.scenario import Operation
+from kvassay.harness.scenario import Step
 
 
 class Anomaly(StrEnum):
@@ -38,6 +38,12 @@ class Anomaly(StrEnum):
     WRONG_VICTIM = "wrong victim"
     REMAP = "undeclared remap"
     MISSED_HIT = "missed hit"
+    REFUSED_HIT = "hit on a refused insert"
+    DUPLICATE_HIT = "hit on a duplicate that the caller kept"
+    LOCK_IGNORED = "locked prefix evicted"
+    LOCK_LOST = "lock lost"
+    LOCK_LEFT = "lock not given back"
+    UNREACHABLE = "storage out of reach"
     MIRROR = "mirror disagrees with look-up"
     EVENT_ORDER = "incomplete or unordered events"
     NOT_AN_ANSWER = "answer out of contract"
@@ -53,7 +59,7 @@ class Violation(Exception):
     got: str
     index: int = -1
     """Number of the operation in its scenario."""
-    operation: Operation | None = None
+    operation: Step | None = None
     tables: dict[str, list[int]] = field(default_factory=dict)
     """Block tables of the live requests at that moment."""
 
@@ -68,7 +74,7 @@ class Crash(Exception):
 
     what: str
     index: int = -1
-    operation: Operation | None = None
+    operation: Step | None = None
     tables: dict[str, list[int]] = field(default_factory=dict)
 
     def __str__(self) -> str:

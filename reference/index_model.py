@@ -1,13 +1,15 @@
 """The executable specification of a prefix index: token values in, token values out.
 
-A dict from prefixes to values, nothing more: a prefix is named by its tag (see `tags`), so that
-salt, adapter, contents and the number of resets are part of it. There is no tree in here, and so
-there are no edges to split: what an index does with its edges must not show.
+A dict from places to values, nothing more. A *place* names the page that holds a position, with
+all that comes before it, and the offset in that page: two pages that begin alike have nothing in
+common. The page is named by the tag of its last token (see `tags`), so that salt, adapter,
+contents and the number of resets are part of it. There is no tree in here, and so there are no
+edges to split: what an index does with its edges must not show.
 
 Nothing is left to chance either. `insert` never evicts and `evict` tells what it freed, so what
 must match and what may match are the same. What an outsider cannot know is
 
-* whether a lock reaches further than its match, to where the prefixes branch next;
+* whether a lock reaches further than its match, to where the prefixes branched next;
 * whether a refused insert was an access;
 * with granularity `leaf`, whether an access of a part of a leaf is one of the whole leaf.
 
@@ -25,7 +27,7 @@ from enum import Enum
 
 from kvassay.harness.contract import CacheKey, Declaration, Granularity, Order, Stamp
 from kvassay.reference.policy import Access, Rank, leaf_ranks, rank
-from kvassay.reference.tags import TagBook, elements_of
+from kvassay.reference.tags import Element, Namespace, TagBook, elements_of
 
 ACCESSES: dict[str, frozenset[Stamp]] = {
     "match": frozenset({Stamp.HIT, Stamp.LOOKUP}),
@@ -40,7 +42,8 @@ class Fate(Enum):
     """What became of a value that was offered to the index."""
 
     STORED = "stored"
-    KEPT = "kept by the caller: the index had that prefix, or it does not fill a page"
+    DUPLICATE = "kept by the caller, as the index had that prefix"
+    TAIL = "kept by the caller, as it does not fill a page"
     REFUSED = "refused by the index"
     FREED = "freed by evict"
     FORGOTTEN = "forgotten in a reset"
@@ -50,13 +53,13 @@ class Fate(Enum):
 class Offer:
     """One value and the position that it was offered for."""
 
-    tag: int
+    place: int
     fate: Fate
 
 
 @dataclass(frozen=True, slots=True)
 class WrongLeaf:
-    """Prefix `gone` was evicted although prefix `stayed` was due before it (both are tags)."""
+    """Prefix `gone` was evicted although prefix `stayed` was due before it (both are places)."""
 
     gone: int
     stayed: int
@@ -71,45 +74,60 @@ class IndexModel:
     declaration: Declaration
     book: TagBook = field(default_factory=TagBook)
     values: dict[int, int] = field(default_factory=dict)
-    """Tag -> value, for every position that is stored."""
+    """Place -> value, for every position that is stored."""
     above: dict[int, int] = field(default_factory=dict)
-    """Tag of a stored position -> tag of the one before it (the namespace, for the first)."""
+    """Place of a stored position -> place of the one before it (the namespace, for the first)."""
     below: dict[int, set[int]] = field(default_factory=dict)
-    """Tag of a stored position, or a namespace -> tags of the stored positions after it."""
+    """Place of a stored position, or a namespace -> places of the stored positions after it."""
     offers: dict[int, Offer] = field(default_factory=dict)
     """Value -> what became of it, for every value ever offered."""
     covers: Counter[int] = field(default_factory=Counter)
-    """Tag -> locks that cover it; only what is covered has an entry."""
-    ends: Counter[int] = field(default_factory=Counter)
-    """Tag -> locks that end with it."""
+    """Place -> locks that cover it; only what is covered has an entry."""
+    beyond: Counter[int] = field(default_factory=Counter)
+    """Place -> locks that may reach it, as it may have been on the edge where they end."""
+    once_locked: set[int] = field(default_factory=set)
+    """Stored places that are or were locked, or may have been."""
     accesses: dict[int, Access] = field(default_factory=dict)
     unsure: set[int] = field(default_factory=set)
-    """Tags of stored positions whose last access may have been later than is known."""
+    """Places of stored positions whose last access may have been later than is known."""
     splits: set[int] = field(default_factory=set)
-    """Tags behind which an access ended while more was stored: an edge may have been split."""
+    """Places behind which an access ended while more was stored: an edge may have been split."""
     spaces: dict[int, int] = field(default_factory=dict)
-    """Tag of the first position of a key -> namespace."""
+    """Place of the first position of a key -> namespace."""
+    tokens: dict[int, int] = field(default_factory=dict)
+    """Place -> token, for every position of every key so far."""
     epoch: int = 0
     now: int = 0
 
     # -------------------------------------------------------------------------------- questions
 
-    def tags_of(self, key: CacheKey) -> list[int]:
-        """Tags of all positions of a key, as of the last reset."""
+    def places_of(self, key: CacheKey) -> list[int]:
+        """Places of all positions of a key, as of the last reset."""
+        size = self.page_size
         root = self.book.root(key, self.epoch)
         tags = self.book.chain(root, elements_of(key))
-        self.spaces[tags[0]] = root
-        return tags
+        ends = [*tags[size - 1 :: size], *tags[self.floor(len(tags)) :][-1:]]
+        places = [ends[at // size] * size + at % size for at in range(len(tags))]
+        self.spaces[places[0]] = -1 - root
+        self.tokens.update(zip(places, key.tokens, strict=True))
+        return places
+
+    def prefix_of(self, place: int) -> tuple[Namespace, list[Element]]:
+        """What a place names: a namespace, and the elements up to this position."""
+        end, offset = divmod(place, self.page_size)
+        space, elements = self.book.path(end)
+        start = self.floor(len(elements) - 1)
+        return space, elements[: start + offset + 1]
 
     def floor(self, length: int) -> int:
         """The length in whole pages."""
         return length - length % self.page_size
 
-    def resident(self, tags: Sequence[int]) -> int:
+    def resident(self, places: Sequence[int]) -> int:
         """How many leading tokens of a key are stored; always whole pages."""
         count = 0
-        for tag in tags:
-            if tag not in self.values:
+        for place in places:
+            if place not in self.values:
                 break
             count += 1
         return count
@@ -127,14 +145,13 @@ class IndexModel:
         return self.evictable() - len(self.maybe_locked())
 
     def maybe_locked(self) -> set[int]:
-        """Tags that may share an edge with the end of a lock."""
-        onward = {tag for end in self.ends for tag in self._edge_below(end)}
-        return onward.difference(self.covers) if onward else onward
+        """Places that no lock covers, but one may reach."""
+        return self.beyond.keys() - self.covers.keys()
 
-    def _edge_below(self, tag: int) -> list[int]:
-        """Stored positions after `tag`, up to where they branch: they may be on its edge."""
+    def _edge_below(self, place: int) -> list[int]:
+        """Stored positions after `place`, up to where they branch: they may be on its edge."""
         edge: list[int] = []
-        below = self.below.get(tag, set())
+        below = self.below.get(place, set())
         while len(below) == 1:
             edge += below
             below = self.below.get(edge[-1], set())
@@ -142,8 +159,8 @@ class IndexModel:
 
     def unreachable(self, freed: Collection[int]) -> int | None:
         """A stored position whose prefix would be gone if `freed` were."""
-        for tag in freed:
-            for child in self.below.get(tag, ()):
+        for place in freed:
+            for child in self.below.get(place, ()):
                 if child not in freed:
                     return child
         return None
@@ -160,10 +177,10 @@ class IndexModel:
     def _longest_edge(self, freed: Collection[int]) -> int:
         """Tokens of the longest stretch of `freed` without a branch: no leaf can be longer."""
         lengths: dict[int, int] = {}
-        for tag in sorted(freed, key=lambda each: self.accesses[each].depth):
-            above = self.above[tag]
+        for place in sorted(freed, key=lambda each: self.accesses[each].depth):
+            above = self.above[place]
             alone = len(self.below[above]) == 1
-            lengths[tag] = lengths.get(above, 0) + 1 if alone else 1
+            lengths[place] = lengths.get(above, 0) + 1 if alone else 1
         return max(lengths.values(), default=0)
 
     def wrong_leaf(self, freed: Collection[int]) -> tuple[WrongLeaf | None, bool]:
@@ -174,12 +191,18 @@ class IndexModel:
         order = self.declaration.order
         if order is Order.NONE or not freed:
             return None, False
-        earliest = self._due(order, {tag: access.stamp for tag, access in self.accesses.items()})
+        earliest = self._due(
+            order, {place: access.stamp for place, access in self.accesses.items()}
+        )
         latest = earliest
         if self.unsure:
-            latest = self._due(order, {tag: entry.latest for tag, entry in self.accesses.items()})
-        gone = [(due, tag) for tag in freed if (due := earliest[tag]) is not None]
-        stayed = [(due, tag) for tag, due in latest.items() if due is not None and tag not in freed]
+            latest = self._due(
+                order, {place: entry.latest for place, entry in self.accesses.items()}
+            )
+        gone = [(due, place) for place in freed if (due := earliest[place]) is not None]
+        stayed = [
+            (due, place) for place, due in latest.items() if due is not None and place not in freed
+        ]
         if not gone or not stayed:
             return None, False
         last, first = max(gone), min(stayed)
@@ -188,94 +211,113 @@ class IndexModel:
 
     def _due(self, order: Order, stamps: Mapping[int, int]) -> dict[int, Rank | None]:
         """When each position is due, if `stamps` are the accesses; None if a lock may hold it."""
-        locked = self.covers.keys() | self.maybe_locked()
+        locked = self.covers.keys() | self.beyond.keys()
         ranks = {
-            tag: None if tag in locked else rank(order, replace(access, stamp=stamps[tag]))
-            for tag, access in self.accesses.items()
+            place: None if place in locked else rank(order, _at(access, stamps[place]))
+            for place, access in self.accesses.items()
         }
-        by_depth = sorted(ranks, key=lambda tag: -self.accesses[tag].depth)
+        by_depth = sorted(ranks, key=lambda place: -self.accesses[place].depth)
         return leaf_ranks(ranks, self.below, by_depth)
 
     # ----------------------------------------------------------------------------- observations
 
-    def match(self, tags: Sequence[int], length: int) -> None:
+    def match(self, places: Sequence[int], length: int) -> None:
         """A key was looked up, and its first `length` tokens were found."""
-        self._note_split(tags, length)
-        self._access("match", tags[:length])
+        self._note_split(places, length)
+        self._access("match", places[:length])
 
-    def insert(self, tags: Sequence[int], values: Sequence[int], there: int) -> None:
+    def insert(self, places: Sequence[int], values: Sequence[int], there: int) -> None:
         """A key was stored whose first `there` tokens were there already."""
-        self._note_split(tags, there)
-        self._access("insert", tags[:there])
-        stop = self.floor(len(tags))
-        above = tags[there - 1] if there else self.spaces[tags[0]]
+        self._note_split(places, there)
+        self._access("insert", places[:there])
+        stop = self.floor(len(places))
+        above = places[there - 1] if there else self.spaces[places[0]]
         for position in range(there, stop):
-            tag = tags[position]
-            self.values[tag] = values[position]
-            self.above[tag] = above
-            self.below.setdefault(above, set()).add(tag)
-            self.accesses[tag] = Access(self.now, self.now, self.now, count=1, depth=position)
-            above = tag
-        for position, (tag, value) in enumerate(zip(tags, values, strict=True)):
-            stored = there <= position < stop
-            self.offers[value] = Offer(tag, Fate.STORED if stored else Fate.KEPT)
+            place = places[position]
+            self.values[place] = values[position]
+            self.above[place] = above
+            self.below.setdefault(above, set()).add(place)
+            self.accesses[place] = Access(self.now, self.now, self.now, count=1, depth=position)
+            above = place
+        fates = [Fate.DUPLICATE] * there + [Fate.STORED] * (stop - there)
+        fates += [Fate.TAIL] * (len(places) - stop)
+        for place, value, fate in zip(places, values, fates, strict=True):
+            self.offers[value] = Offer(place, fate)
 
-    def refuse(self, tags: Sequence[int], values: Sequence[int]) -> None:
+    def refuse(self, places: Sequence[int], values: Sequence[int]) -> None:
         """An insert was refused: it may have been an access of what was there, and no more."""
-        there = self.resident(tags)
-        self._note_split(tags, there)
-        self._may_access(tags[:there])
-        for tag, value in zip(tags, values, strict=True):
-            self.offers[value] = Offer(tag, Fate.REFUSED)
+        there = self.resident(places)
+        self._note_split(places, there)
+        self._may_access([*places[:there], *self._renewed_with(places[:there])])
+        for place, value in zip(places, values, strict=True):
+            self.offers[value] = Offer(place, Fate.REFUSED)
 
-    def lock(self, tags: Sequence[int]) -> None:
-        """The prefix is protected once more."""
-        self.covers.update(tags)
-        self.ends[tags[-1]] += 1
-        self._access("lock", tags)
+    def lock(self, places: Sequence[int]) -> list[int]:
+        """The prefix is protected once more; returns how far beyond the lock may reach."""
+        beyond = self._edge_below(places[-1])
+        self.covers.update(places)
+        self.beyond.update(beyond)
+        self.once_locked.update(places, beyond)
+        self._access("lock", places)
+        return beyond
 
-    def unlock(self, tags: Sequence[int]) -> None:
-        """One lock of the prefix is gone."""
-        for counter, given_back in ((self.covers, tags), (self.ends, tags[-1:])):
-            for tag in given_back:
-                counter[tag] -= 1
-                if not counter[tag]:
-                    del counter[tag]
-        self._access("unlock", tags)
+    def unlock(self, places: Sequence[int], beyond: Sequence[int]) -> None:
+        """One lock of the prefix is gone, which may have reached what is `beyond`."""
+        for counter, given_back in ((self.covers, places), (self.beyond, beyond)):
+            for place in given_back:
+                if counter[place] > 1:
+                    counter[place] -= 1
+                else:
+                    counter.pop(place, None)
+        self._access("unlock", places)
 
     def evict(self, freed: Iterable[int]) -> None:
         """These positions are stored no more."""
-        for tag in freed:
-            self.offers[self.values.pop(tag)].fate = Fate.FREED
-            self.below[self.above.pop(tag)].discard(tag)
-            del self.accesses[tag]
-            self.unsure.discard(tag)
+        for place in freed:
+            self.offers[self.values.pop(place)].fate = Fate.FREED
+            self.below[self.above.pop(place)].discard(place)
+            del self.accesses[place]
+            self.beyond.pop(place, None)
+            self.once_locked.discard(place)
+            self.unsure.discard(place)
 
     def reset(self) -> None:
         """Everything is forgotten; keys belong to a new epoch."""
         for value in self.values.values():
             self.offers[value].fate = Fate.FORGOTTEN
-        for forgotten in (self.values, self.above, self.below, self.accesses, self.unsure):
+        for forgotten in (self.values, self.above, self.below, self.accesses):
             forgotten.clear()
+        self.beyond.clear()
+        self.once_locked.clear()
+        self.unsure.clear()
         self.epoch += 1
 
-    def _access(self, kind: str, tags: Sequence[int]) -> None:
+    def _access(self, kind: str, places: Sequence[int]) -> None:
         """An operation that may count as an access of a prefix."""
-        if not tags or not ACCESSES[kind] & self.declaration.stamps:
+        if not places or not ACCESSES[kind] & self.declaration.stamps:
             return
-        if self.declaration.granularity is Granularity.LEAF:
-            self._may_access(self._edge_below(tags[-1]))
-        for tag in tags:
-            access = self.accesses[tag]
+        self._may_access(self._renewed_with(places))
+        for place in places:
+            access = self.accesses[place]
             access.stamp = access.latest = self.now
             access.count += 1
-        self.unsure.difference_update(tags)
+        self.unsure.difference_update(places)
 
-    def _may_access(self, tags: Sequence[int]) -> None:
-        for tag in tags:
-            self.accesses[tag].latest = self.now
-        self.unsure.update(tags)
+    def _renewed_with(self, places: Sequence[int]) -> list[int]:
+        """What an access of a prefix may renew beyond it, where leaves are kept whole."""
+        whole = self.declaration.granularity is Granularity.LEAF
+        return self._edge_below(places[-1]) if whole and places else []
 
-    def _note_split(self, tags: Sequence[int], length: int) -> None:
-        if length and self.below.get(tags[length - 1]):
-            self.splits.add(tags[length - 1])
+    def _may_access(self, places: Sequence[int]) -> None:
+        for place in places:
+            self.accesses[place].latest = self.now
+        self.unsure.update(places)
+
+    def _note_split(self, places: Sequence[int], length: int) -> None:
+        if length and self.below.get(places[length - 1]):
+            self.splits.add(places[length - 1])
+
+
+def _at(access: Access, stamp: int) -> Access:
+    """The same history, with another last access."""
+    return access if access.stamp == stamp else replace(access, stamp=stamp)

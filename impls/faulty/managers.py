@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kvassay.harness.contract import (
     CacheKey,
@@ -45,7 +45,7 @@ class Fault:
     """Public report that it restates, or ``none``."""
     hides: str
     """What keeps it out of sight, and what brings it out."""
-    build: type[HashedCache]
+    build: type[Any]
     declaration: Declaration = DECLARATION
 
 

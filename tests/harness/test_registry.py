@@ -66,7 +66,7 @@ def test_finds_an_entry_point_by_name(name: str) -> None:
 
 def test_built_ins_are_the_entry_points_that_adapt_no_engine() -> None:
     contiguous = ["contiguous", "contiguous-oracle", "contiguous-pow2"]
-    assert registry.built_in_names() == [*contiguous, "paged", "radix"]
+    assert registry.built_in_names() == [*contiguous, "paged", "radix", "radix-index"]
 
 
 def test_finds_what_a_file_registers(tmp_path: Path) -> None:

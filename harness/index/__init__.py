@@ -1,0 +1,1 @@
+"""The prefix index as a subject: the tree by itself, token values in, token values out."""

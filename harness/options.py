@@ -19,7 +19,8 @@ def add(parser: Any) -> None:
         "--impl",
         action="append",
         metavar="REF",
-        help="implementation to assay: a name, ./file.py or package.module; may be repeated "
+        help="implementation to assay: a name, ./file.py, package.module "
+        'or exec:"command"; may be repeated '
         "(default: the built-ins)",
     )
     group.addoption(

@@ -237,6 +237,14 @@ class Plays(Moves):
         self.rng.shuffle(keys)
         for key in keys:
             yield from self._seen(self._probe(key))
+        if self.rng.random() < 0.4:
+            yield from self._healed(self.rng.choice(keys))
+
+    def _healed(self, key: CacheKey) -> Play:
+        """Compute what is missing of a key once more; what lay behind it may come to light."""
+        whole = self.keys.extended(key, len(key.tokens) + 1)
+        yield from self._served(cut(whole, self.size + 1) if self.rng.random() < 0.5 else whole)
+        yield from self._seen(whole)
 
     def _probe(self, key: CacheKey) -> CacheKey:
         """A look-up that can count all of a key, or its first blocks."""

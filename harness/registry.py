@@ -193,7 +193,7 @@ def built_in_names() -> list[str]:
 
 
 def find(reference: str) -> list[Registration]:
-    """Registrations behind what a user typed: a name, ``./file.py`` or ``package.module``.
+    """Registrations behind what a user typed: a name, ``./file.py``, ``package.module``, ``exec:``.
 
     Raises `UnknownImplementation` with the known names, or what went wrong in the import.
     """
@@ -201,6 +201,10 @@ def find(reference: str) -> list[Registration]:
         return [_load_entry_point(reference)]
     if reference in _registered:
         return [_registered[reference]]
+    if reference.startswith("exec:"):
+        from kvassay.harness import bridge
+
+        return bridge.registrations(reference.removeprefix("exec:"))
     if reference.endswith(".py") or "/" in reference:
         return _load_file(reference)
     if "." in reference or importlib.util.find_spec(reference) is not None:
@@ -208,7 +212,7 @@ def find(reference: str) -> list[Registration]:
     known = ", ".join(sorted({*entry_points(), *_registered})) or "none"
     raise UnknownImplementation(
         f"no implementation {reference!r}: expected a known name ({known}), "
-        "a file ./my_cache.py or a module my_package.cache"
+        "a file ./my_cache.py, a module my_package.cache or a command exec:'python adapter.py'"
     )
 
 

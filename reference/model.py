@@ -141,8 +141,13 @@ class CacheModel:
 
     def most_evicted(self, asked: int) -> int:
         """Blocks that evict(`asked`) may free at most."""
-        bounded = self.declaration.granularity in (Granularity.BLOCK, Granularity.PAGE)
-        return asked if bounded else self.num_blocks
+        granularity = self.declaration.granularity
+        if granularity in (Granularity.BLOCK, Granularity.PAGE):
+            return asked
+        if granularity is Granularity.ALL:
+            return self.num_blocks
+        # The last leaf may free more than is wanted, but is no longer than the longest prefix.
+        return asked - 1 + max((a.depth + 1 for a in self.blocks.published.values()), default=1)
 
     def surely_evictable(self) -> int:
         """Idle cached blocks that every correct manager can free on demand.

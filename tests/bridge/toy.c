@@ -39,21 +39,28 @@ static const char *after(const char *p) {
     return p;
 }
 
-/* Element `number` of an array, or NULL. */
-static const char *element(const char *array, int number) {
+static const char *first(const char *array) {
     const char *p = blank(array);
     if (*p != '[') return NULL;
-    for (p = blank(p + 1); *p && *p != ']'; p = blank(p + 1)) {
-        if (number-- == 0) return p;
-        p = blank(after(p));
-        if (*p != ',') return NULL;
-    }
-    return NULL;
+    p = blank(p + 1);
+    return *p && *p != ']' ? p : NULL;
+}
+
+static const char *next(const char *value) {
+    const char *p = blank(after(value));
+    return *p == ',' ? blank(p + 1) : NULL;
+}
+
+/* Element `number` of an array, or NULL. */
+static const char *element(const char *array, int number) {
+    const char *p = first(array);
+    while (p && number--) p = next(p);
+    return p;
 }
 
 static int count(const char *array) {
     int number = 0;
-    while (element(array, number)) number++;
+    for (const char *p = first(array); p; p = next(p)) number++;
     return number;
 }
 

@@ -7,11 +7,11 @@ replay on a new instance, which takes well under a millisecond for a built-in.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from kvassay.harness.contract import CacheKey, Outcome
+from kvassay.harness.deadline import Deadline
 from kvassay.harness.keys import cut
 from kvassay.harness.scenario import Admit, Append, Begin, Evict, Fork, Operation, Release, Scenario
 
@@ -22,7 +22,7 @@ SECONDS = 1.5
 
 def shrink(scenario: Scenario, fails: Fails, seconds: float = SECONDS) -> Scenario:
     """The smallest scenario found for which `fails` still holds."""
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     smallest = scenario
     for _ in range(10):
         before = smallest
@@ -32,7 +32,7 @@ def shrink(scenario: Scenario, fails: Fails, seconds: float = SECONDS) -> Scenar
         smallest = _smaller_pool(smallest, fails, deadline)
         smallest = _simpler_arguments(smallest, fails, deadline)
         smallest = _small_tokens(smallest, fails)
-        if smallest == before or time.monotonic() > deadline:
+        if smallest == before or deadline.passed:
             break
     return smallest
 
@@ -41,10 +41,10 @@ def _with(scenario: Scenario, operations: Sequence[Operation]) -> Scenario:
     return replace(scenario, operations=tuple(operations))
 
 
-def _fewer_operations(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+def _fewer_operations(scenario: Scenario, fails: Fails, deadline: Deadline) -> Scenario:
     operations = list(scenario.operations)
     chunk = max(1, len(operations) // 2)
-    while time.monotonic() < deadline:
+    while not deadline.passed:
         removed = False
         stop = len(operations)
         while stop > 0:
@@ -59,7 +59,7 @@ def _fewer_operations(scenario: Scenario, fails: Fails, deadline: float) -> Scen
     return _with(scenario, operations)
 
 
-def _without_lives(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+def _without_lives(scenario: Scenario, fails: Fails, deadline: Deadline) -> Scenario:
     """Whole lives of requests: from the admission to the release, with all between.
 
     What is left may need a smaller eviction, or a request that stays until the one that was
@@ -67,7 +67,7 @@ def _without_lives(scenario: Scenario, fails: Fails, deadline: float) -> Scenari
     """
     operations = list(scenario.operations)
     start = len(operations) - 1
-    while start >= 0 and time.monotonic() < deadline:
+    while start >= 0 and not deadline.passed:
         life = _life(operations, start)
         for candidate in _lifeless(operations, life):
             if fails(_with(scenario, candidate)):
@@ -105,11 +105,11 @@ def _life(operations: Sequence[Operation], start: int) -> list[int]:
     return life
 
 
-def _without_pairs(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+def _without_pairs(scenario: Scenario, fails: Fails, deadline: Deadline) -> Scenario:
     """Two operations that only make sense together, such as an admission and its release."""
     operations = list(scenario.operations)
     later = 1
-    while later < len(operations) and time.monotonic() < deadline:
+    while later < len(operations) and not deadline.passed:
         for earlier in range(later):
             candidate = [o for at, o in enumerate(operations) if at not in (earlier, later)]
             if candidate and fails(_with(scenario, candidate)):
@@ -119,21 +119,21 @@ def _without_pairs(scenario: Scenario, fails: Fails, deadline: float) -> Scenari
     return _with(scenario, operations)
 
 
-def _smaller_pool(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+def _smaller_pool(scenario: Scenario, fails: Fails, deadline: Deadline) -> Scenario:
     for num_blocks in range(1, scenario.num_blocks):
         candidate = replace(scenario, num_blocks=num_blocks)
-        if time.monotonic() > deadline:
+        if deadline.passed:
             break
         if fails(candidate):
             return candidate
     return scenario
 
 
-def _simpler_arguments(scenario: Scenario, fails: Fails, deadline: float) -> Scenario:
+def _simpler_arguments(scenario: Scenario, fails: Fails, deadline: Deadline) -> Scenario:
     operations = list(scenario.operations)
     for index in range(len(operations)):
         progress = True
-        while progress and time.monotonic() < deadline:
+        while progress and not deadline.passed:
             progress = False
             for simpler in _simpler(operations[index], scenario.block_size):
                 candidate = [*operations[:index], simpler, *operations[index + 1 :]]

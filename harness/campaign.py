@@ -54,7 +54,7 @@ class Budget:
     """Stop drawing after this time (search)."""
 
 
-CHECK = Budget(examples=1500)
+CHECK = Budget(examples=1000)
 SEARCH = Budget(examples=1_000_000, derandomized=False, seconds=300.0)
 
 

@@ -8,7 +8,6 @@ further, for other invariants, and ends: a broken implementation need not be bea
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +20,7 @@ from hypothesis import strategies as st
 
 from kvassay.harness.checker import Effect
 from kvassay.harness.contract import ContractError
+from kvassay.harness.deadline import Deadline
 from kvassay.harness.evidence import Seen
 from kvassay.harness.registry import Registration
 from kvassay.harness.scenario import Script
@@ -52,7 +52,7 @@ class Budget:
     """Stop drawing after this time (search)."""
 
 
-CHECK = Budget(examples=1500)
+CHECK = Budget(examples=1000)
 SEARCH = Budget(examples=1_000_000, derandomized=False, seconds=300.0)
 
 
@@ -62,6 +62,11 @@ class Geometry:
 
     num_blocks: int | None = None
     block_size: int | None = None
+
+    def admits(self, scenario: Script) -> bool:
+        """Whether a known scenario is of a shape that was asked for."""
+        num_blocks, block_size = scenario.shape
+        return self.num_blocks in (None, num_blocks) and self.block_size in (None, block_size)
 
     def draw(self, rng: Random, shapes: Shapes = MANAGERS.shapes) -> tuple[int, int]:
         """Blocks and tokens per block for one run."""
@@ -143,15 +148,15 @@ class Campaign:
         self.known = known
         self.outcome = Outcome()
         self._start = 0.0
-        self._deadline = 0.0
+        self._further = Deadline()
         self._left = budget.examples
 
     def run(self) -> Outcome:
         """Replay what is known, then explore within the budget, then shrink what was found."""
         self._start = time.monotonic()
-        self._deadline = self._start + (self.budget.seconds or math.inf)
         for scenario in self.known:
-            self._replay(scenario)
+            if scenario.violates is not None or self.geometry.admits(scenario):
+                self._replay(scenario)
         self._explore()
         for finding in self.outcome.findings.values():
             self._minimise(finding)
@@ -177,7 +182,9 @@ class Campaign:
         example()
 
     def _timed_out(self) -> bool:
-        return time.monotonic() > self._deadline
+        limit = self.budget.seconds
+        over = limit is not None and time.monotonic() - self._start > limit
+        return over or self._further.passed
 
     def _one(self, rng: Random) -> None:
         """One example; every other one without looking inside, once looking inside convicted."""
@@ -219,7 +226,7 @@ class Campaign:
             return
         if not outcome.findings:
             self._left = min(self._left, FURTHER)
-            self._deadline = min(self._deadline, time.monotonic() + FURTHER_SECONDS)
+            self._further = Deadline(FURTHER_SECONDS)
         invariant = invariant_of(run.verdict)
         known = outcome.findings.get(invariant)
         if known is None:

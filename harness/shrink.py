@@ -7,12 +7,12 @@ replay on a new instance, which takes well under a millisecond for a built-in.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from kvassay.harness.contract import CacheKey, Outcome
+from kvassay.harness.deadline import Deadline
 from kvassay.harness.keys import cut
 from kvassay.harness.scenario import (
     Admit,
@@ -53,7 +53,7 @@ def shrink(
     ways: Ways[Any] | None = None,
 ) -> AnyScript:
     """The smallest scenario found for which `fails` still holds."""
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     smallest = scenario
     ways = OF_MANAGERS if ways is None else ways
     for _ in range(10):
@@ -64,7 +64,7 @@ def shrink(
         smallest = _smaller_pool(smallest, fails, deadline, ways)
         smallest = _simpler_arguments(smallest, fails, deadline, ways)
         smallest = _small_tokens(smallest, fails)
-        if smallest == before or time.monotonic() > deadline:
+        if smallest == before or deadline.passed:
             break
     return smallest
 
@@ -73,10 +73,12 @@ def _with(scenario: AnyScript, operations: Sequence[Any]) -> AnyScript:
     return replace(scenario, operations=tuple(operations))
 
 
-def _fewer_operations(scenario: AnyScript, fails: Fails[AnyScript], deadline: float) -> AnyScript:
+def _fewer_operations(
+    scenario: AnyScript, fails: Fails[AnyScript], deadline: Deadline
+) -> AnyScript:
     operations = list(scenario.operations)
     chunk = max(1, len(operations) // 2)
-    while time.monotonic() < deadline:
+    while not deadline.passed:
         removed = False
         stop = len(operations)
         while stop > 0:
@@ -92,7 +94,7 @@ def _fewer_operations(scenario: AnyScript, fails: Fails[AnyScript], deadline: fl
 
 
 def _without_lives(
-    scenario: AnyScript, fails: Fails[AnyScript], deadline: float, ways: Ways[Any]
+    scenario: AnyScript, fails: Fails[AnyScript], deadline: Deadline, ways: Ways[Any]
 ) -> AnyScript:
     """Whole lives of requests: from the admission to the release, with all between.
 
@@ -101,7 +103,7 @@ def _without_lives(
     """
     operations = list(scenario.operations)
     start = len(operations) - 1
-    while start >= 0 and time.monotonic() < deadline:
+    while start >= 0 and not deadline.passed:
         life = _life(operations, start, ways)
         for candidate in _lifeless(operations, life, ways):
             if fails(_with(scenario, candidate)):
@@ -139,11 +141,11 @@ def _life(operations: Sequence[Any], start: int, ways: Ways[Any]) -> list[int]:
     return life
 
 
-def _without_pairs(scenario: AnyScript, fails: Fails[AnyScript], deadline: float) -> AnyScript:
+def _without_pairs(scenario: AnyScript, fails: Fails[AnyScript], deadline: Deadline) -> AnyScript:
     """Two operations that only make sense together, such as an admission and its release."""
     operations = list(scenario.operations)
     later = 1
-    while later < len(operations) and time.monotonic() < deadline:
+    while later < len(operations) and not deadline.passed:
         for earlier in range(later):
             candidate = [o for at, o in enumerate(operations) if at not in (earlier, later)]
             if candidate and fails(_with(scenario, candidate)):
@@ -154,11 +156,11 @@ def _without_pairs(scenario: AnyScript, fails: Fails[AnyScript], deadline: float
 
 
 def _smaller_pool(
-    scenario: AnyScript, fails: Fails[AnyScript], deadline: float, ways: Ways[Any]
+    scenario: AnyScript, fails: Fails[AnyScript], deadline: Deadline, ways: Ways[Any]
 ) -> AnyScript:
     candidate: AnyScript
     for candidate in ways.smaller(scenario):
-        if time.monotonic() > deadline:
+        if deadline.passed:
             break
         if fails(candidate):
             return candidate
@@ -166,12 +168,12 @@ def _smaller_pool(
 
 
 def _simpler_arguments(
-    scenario: AnyScript, fails: Fails[AnyScript], deadline: float, ways: Ways[Any]
+    scenario: AnyScript, fails: Fails[AnyScript], deadline: Deadline, ways: Ways[Any]
 ) -> AnyScript:
     operations = list(scenario.operations)
     for index in range(len(operations)):
         progress = True
-        while progress and time.monotonic() < deadline:
+        while progress and not deadline.passed:
             progress = False
             for simpler in ways.simpler(operations[index], scenario.shape[1]):
                 candidate = [*operations[:index], simpler, *operations[index + 1 :]]

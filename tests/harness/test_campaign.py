@@ -134,7 +134,9 @@ def test_a_missing_method_is_not_a_refused_shape() -> None:
 
 
 def test_a_known_scenario_of_a_refused_shape_is_passed_over() -> None:
-    outcome = run(RefusesThree, known=[Scenario(4, 3, (Admit("a", CacheKey((1,))),))])
+    outcome = run(
+        RefusesThree, known=[Scenario(4, 3, (Admit("a", CacheKey((1,))),), violates="A1")]
+    )
     assert outcome.refused_geometries[4, 3] == 1
 
 

@@ -18,10 +18,11 @@ from random import Random
 from rich.console import Console
 from rich.table import Table
 
-from kvassay.harness.campaign import BLOCK_SIZES, LENGTHS, POOLS, invariant_of
+from kvassay.harness.campaign import LENGTHS, invariant_of
 from kvassay.harness.generator import FOCUS
 from kvassay.harness.registry import Registration, find
 from kvassay.harness.session import Run, drive, explore, without_inspection
+from kvassay.harness.subjects import MANAGERS
 from kvassay.harness.uniform import uniform
 from kvassay.impls.faulty.managers import FAULTS
 
@@ -47,16 +48,21 @@ class Row:
         return self.uniform / self.generator
 
 
+def _shape(rng: Random) -> tuple[int, int]:
+    """Blocks and tokens per block, from the usual ones."""
+    return rng.choice(MANAGERS.shapes.pools), rng.choice(MANAGERS.shapes.sizes)
+
+
 def by_generator(registration: Registration, rng: Random, number: int) -> Run:
     """One example of the suites' generator, the suites taking turns."""
     focus = list(FOCUS)[number % len(FOCUS)]
-    shape = rng.choice(POOLS), rng.choice(BLOCK_SIZES)
+    shape = _shape(rng)
     return explore(registration, rng, *shape, length=rng.choice(LENGTHS), focus=focus)
 
 
 def by_uniform(registration: Registration, rng: Random, number: int) -> Run:
     """One example of uniform operations."""
-    shape, length = (rng.choice(POOLS), rng.choice(BLOCK_SIZES)), rng.choice(LENGTHS)
+    shape, length = _shape(rng), rng.choice(LENGTHS)
     return drive(registration, *shape, lambda checker: islice(uniform(rng, checker), length))
 
 

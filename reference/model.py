@@ -283,6 +283,8 @@ class CacheModel:
             self.publish(live)
         if Stamp.RELEASE in declared.stamps:
             self.blocks.stamp(live.table, self.now)
+            # A tree that learns at release renews its own copy of what was computed twice.
+            self._may_access(live.tags[: live.committed], 0)
         for block in live.table:
             self.blocks.drop(block, self.now)
 

@@ -327,3 +327,15 @@ def test_declared_stamps_and_no_others_are_accesses(kind: Stamp) -> None:
         }[kind]()
         stamped[declared] = pool.blocks.published[0].stamp == pool.now
     assert stamped == {declared: declared is kind for declared in Stamp}
+
+
+def test_a_release_may_renew_the_other_copy_of_what_was_computed_twice() -> None:
+    """A tree that inserts at release keeps its own block and renews it; a lone block is renewed."""
+    pool = model(stamps={"release"}, order="lru")
+    serve(pool, "a", range(2), [0])
+    lone = pool.blocks.published[0].latest
+    serve(pool, "b", range(7, 9), [1])
+    assert pool.blocks.published[0].latest == lone
+    serve(pool, "c", range(2), [2])
+    assert pool.blocks.published[0].stamp < pool.blocks.published[2].stamp
+    assert pool.blocks.published[0].latest == pool.blocks.published[2].stamp

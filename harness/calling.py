@@ -19,7 +19,7 @@ class Calling:
         """Call the implementation; REFUSED when it is out of blocks, `Crash` on other errors."""
         try:
             return method(*arguments, **named)
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             if is_out_of_blocks(error):
                 return REFUSED
             raise Crash(f"{type(error).__name__}: {error}") from error

@@ -38,6 +38,8 @@ FURTHER_SECONDS = 0.7
 TRIED = 3
 SHORT = 8
 """Up to this many counterexamples are shrunk, until one has at most so many operations."""
+BATCH = 200
+"""Examples that are drawn at once where they are not derandomised."""
 ERROR = "error"
 """Stands for an invariant where the implementation crashed or hung."""
 
@@ -116,6 +118,8 @@ class Outcome:
     examples: int = 0
     seconds: float = 0.0
     refused_geometries: Counter[tuple[int, int]] = field(default_factory=Counter)
+    refusal: str = ""
+    """What the factory said last when it refused a shape."""
 
     def rank(self) -> None:
         """The shortest counterexample first: it is nearest to the cause."""
@@ -149,13 +153,16 @@ class Campaign:
         self.outcome = Outcome()
         self._start = 0.0
         self._further = Deadline()
+        self._hung = False
+        """After one hang nothing more is tried: each would take its time."""
         self._left = budget.examples
 
     def run(self) -> Outcome:
         """Replay what is known, then explore within the budget, then shrink what was found."""
         self._start = time.monotonic()
         for scenario in self.known:
-            if scenario.violates is not None or self.geometry.admits(scenario):
+            wanted = scenario.violates is not None or self.geometry.admits(scenario)
+            if wanted and not self._hung:
                 self._replay(scenario)
         self._explore()
         for finding in self.outcome.findings.values():
@@ -165,8 +172,16 @@ class Campaign:
         return self.outcome
 
     def _explore(self) -> None:
+        """In batches, so that a limit of time is kept: Hypothesis itself knows none."""
+        if self.budget.derandomized:
+            self._batch(self.budget.examples)
+            return
+        while self._left > 0 and not self._timed_out():
+            self._batch(BATCH)
+
+    def _batch(self, examples: int) -> None:
         @settings(
-            max_examples=self.budget.examples,
+            max_examples=examples,
             derandomize=self.budget.derandomized,
             database=None,
             phases=[Phase.generate],
@@ -182,6 +197,8 @@ class Campaign:
         example()
 
     def _timed_out(self) -> bool:
+        if self._hung:
+            return True
         limit = self.budget.seconds
         over = limit is not None and time.monotonic() - self._start > limit
         return over or self._further.passed
@@ -199,8 +216,8 @@ class Campaign:
             )
         except ContractError:
             raise
-        except ValueError:
-            self._refused(num_blocks, block_size)
+        except ValueError as error:
+            self._refused((num_blocks, block_size), error)
         else:
             self._enter(run, registration)
 
@@ -209,14 +226,15 @@ class Campaign:
             run = self.subject.replay(self.registration, scenario)
         except ContractError:
             raise
-        except ValueError:
-            self._refused(*scenario.shape)
+        except ValueError as error:
+            self._refused(scenario.shape, error)
         else:
             self._enter(run, self.registration)
 
-    def _refused(self, num_blocks: int, block_size: int) -> None:
+    def _refused(self, shape: tuple[int, int], error: ValueError) -> None:
         """The factory does not offer this shape; that is its right, but it is counted."""
-        self.outcome.refused_geometries[num_blocks, block_size] += 1
+        self.outcome.refused_geometries[shape] += 1
+        self.outcome.refusal = str(error)
 
     def _enter(self, run: Run, registration: Registration) -> None:
         outcome = self.outcome
@@ -224,6 +242,7 @@ class Campaign:
         outcome.effects += run.effects
         if run.verdict is None:
             return
+        self._hung = isinstance(run.verdict, Crash) and run.verdict.hangs
         if not outcome.findings:
             self._left = min(self._left, FURTHER)
             self._further = Deadline(FURTHER_SECONDS)
@@ -243,8 +262,9 @@ class Campaign:
 
     def _minimise(self, finding: Finding) -> None:
         """Shrink the shortest counterexamples, until one is short enough."""
-        if finding.scenario.violates is not None:
-            return  # it is a stored counterexample, as short as it gets
+        hangs = isinstance(finding.verdict, Crash) and finding.verdict.hangs
+        if finding.scenario.violates is not None or hangs:
+            return  # a stored one is as short as it gets; a hang takes too long to shrink
         registration = self.registration if finding.inspected else self.blind
 
         def fails(candidate: Script) -> bool:

@@ -102,7 +102,7 @@ class Checker(Tables, Hits, Looking, Notes):
                 self._kept(promise, operation, effect)
         except (Violation, Crash) as verdict:
             raise self._placed(verdict) from verdict.__cause__
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             unusable = Crash(f"an answer that cannot be used: {type(error).__name__}: {error}")
             raise self._placed(unusable) from error
         return effect
@@ -323,7 +323,7 @@ class Checker(Tables, Hits, Looking, Notes):
             self.manager.reset()
         except ValueError as error:
             self._fail("A5", Anomaly.LEAK, "a reset: no request is live", f"ValueError: {error}")
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             raise Crash(f"{type(error).__name__}: {error}") from error
         self.model.reset()
         self.evidence[Seen.RESET] += 1

@@ -117,10 +117,15 @@ class Stamp(StrEnum):
     """What counts as an access of the replacement policy."""
 
     RESERVE = "reserve"
+    """Slots are reserved: the request's whole table so far."""
     HIT = "hit"
+    """A look-up counts tokens: the blocks of the hit."""
     COMMIT = "commit"
+    """Tokens are published (whenever `publish` says): the prefix they belong to."""
     RELEASE = "release"
+    """A block leaves a live table (release, truncation, copy-on-write, remap)."""
     LOOKUP = "lookup"
+    """A look-up, also one whose admission is then refused."""
 
 
 class Tie(StrEnum):
@@ -602,6 +607,9 @@ METHODS: Mapping[type, tuple[str, ...]] = {
     Engine: ("stream",),
 }
 """The required methods of each kind."""
+
+ATTRIBUTES: Mapping[type, tuple[str, ...]] = {CacheManager: ("num_blocks", "block_size")}
+"""The required attributes, ints of at least 1."""
 
 CAPABILITY_METHODS: Mapping[type, Mapping[Capability, tuple[str, ...]]] = {
     CacheManager: {

@@ -71,14 +71,18 @@ class Health:
         }
         return cls(total, 1 - skipped / max(1, total), shares)
 
-    def below_floors(self) -> list[str]:
-        """What was not reached often enough."""
+    def below_floors(self, usual_shapes: bool = True) -> list[str]:
+        """What was not reached often enough.
+
+        The floors of states hold for the usual mix of shapes; on pinned ones some states cannot
+        be reached (no block of one token is partly filled), and the verdicts say `not reached`.
+        """
         if self.operations < FEW:
             return []
         below = [
             f"{name} {share:.2%} of operations, floor {floor:.2%}"
             for name, (share, floor) in self.shares.items()
-            if share < floor
+            if share < floor and usual_shapes
         ]
         if self.effective < LEAST_EFFECTIVE:
             below.append(f"only {self.effective:.0%} of operations took effect")

@@ -33,7 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """A wrong ``--impl`` is a usage error, said once, before anything is collected."""
+    """A wrong option is a usage error, said once, before anything is collected."""
+    Plan.from_options(session.config)
     if session.config.getoption("impl"):
         implementations(session.config)
 

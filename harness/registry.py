@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from kvassay.harness.contract import (
+    ATTRIBUTES,
     CAPABILITY_METHODS,
     METHODS,
     ContractError,
@@ -158,6 +159,18 @@ def _check_registration(registration: Registration) -> None:
     if foreign:
         listed = ", ".join(sorted(foreign))
         raise ContractError(f"{name}: a {kind.__name__} has no capability {listed}")
+
+
+def check_attributes(instance: Any, registration: Registration) -> None:
+    """Raise `ContractError` naming the first attribute that the kind asks for in vain."""
+    kind = registration.kind
+    for attribute in ATTRIBUTES.get(kind, ()):
+        value = getattr(instance, attribute, None)
+        if not isinstance(value, int) or value < 1:
+            raise ContractError(
+                f"{registration.name}: a {kind.__name__} needs the attribute {attribute}, "
+                f"an int of at least 1; got {value!r}"
+            )
 
 
 def check_methods(instance: Any, registration: Registration) -> None:

@@ -12,14 +12,14 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from kvassay.harness.checker import Checker, Effect
-from kvassay.harness.contract import Capability, Declaration
+from kvassay.harness.contract import Capability, ContractError, Declaration
 from kvassay.harness.evidence import Seen
 from kvassay.harness.generator import Generator
-from kvassay.harness.registry import Registration, Unavailable
+from kvassay.harness.registry import Registration, Unavailable, check_attributes
 from kvassay.harness.scenario import Operation, Quiesce, Scenario, Script, Step
 from kvassay.harness.violation import Crash, Hang, Violation
 
-TIME_LIMIT = 20.0
+TIME_LIMIT = 10.0
 """Seconds after which a run counts as hung."""
 INSPECTION = frozenset(
     {Capability.COUNTERS, Capability.REFCOUNTS, Capability.WALK, Capability.PEEK, Capability.EVENTS}
@@ -92,7 +92,12 @@ def build(registration: Registration, num_blocks: int, block_size: int) -> Check
     `Unavailable` where the registration is at fault, `Crash` where building fails.
     """
     shape = {"num_blocks": num_blocks, "block_size": block_size}
-    return built(registration, shape, lambda manager: Checker(manager, registration.declaration))
+
+    def checked(manager: Any) -> Checker:
+        check_attributes(manager, registration)
+        return Checker(manager, registration.declaration)
+
+    return built(registration, shape, checked)
 
 
 def built(
@@ -103,13 +108,13 @@ def built(
         instance = registration.build(**shape)
     except (ValueError, Unavailable):
         raise
-    except Exception as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         raise Crash(f"building it: {type(error).__name__}: {error}") from error
     try:
         return checked(instance)
-    except (Violation, Crash):
+    except (Violation, Crash, ContractError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         raise Crash(f"a new instance: {type(error).__name__}: {error}") from error
 
 
@@ -209,5 +214,5 @@ def guarded(
 def _hung(hang: Hang, checker: Stepping | None) -> Crash:
     """A hang is raised from outside the step: say where it was."""
     if checker is None:
-        return Crash(f"building it: {hang}")
-    return Crash(str(hang), checker.index, checker.operation)
+        return Crash(f"building it: {hang}", hangs=True)
+    return Crash(str(hang), checker.index, checker.operation, hangs=True)

@@ -46,7 +46,12 @@ class Tables(CheckerState):
     def _new_id(self, name: str, block: Any) -> None:
         """A block id that was never seen before."""
         if not isinstance(block, int) or block < 0 or block in self.declaration.reserved_ids:
-            self._fail("A7", Anomaly.TABLE, "block ids >= 0 that hold KV", f"{block!r} in {name}")
+            self._fail(
+                "A7",
+                Anomaly.TABLE,
+                "block ids that hold KV, plain ints >= 0",
+                f"{block!r} in {name}",
+            )
         self._ids.add(block)
         if len(self._ids) > self.model.num_blocks:
             self._fail(

@@ -76,6 +76,8 @@ class Crash(Exception):
     index: int = -1
     operation: Step | None = None
     tables: dict[str, list[int]] = field(default_factory=dict)
+    hangs: bool = False
+    """Whether it did not return: trying again would take the whole time limit again."""
 
     def __str__(self) -> str:
         where = f"operation {self.index}" + (f" ({self.operation.op})" if self.operation else "")

@@ -60,7 +60,7 @@ class IndexChecker(Looking, Notes):
         except (Violation, Crash) as verdict:
             verdict.index, verdict.operation = self.index, operation
             raise
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             unusable = f"an answer that cannot be used: {type(error).__name__}: {error}"
             raise Crash(unusable, self.index, operation) from error
         if not isinstance(operation, Peek) and effect is not Effect.SKIPPED:
@@ -232,7 +232,7 @@ class IndexChecker(Looking, Notes):
             self.tree.unlock(reader.handle)
         except (KeyError, ValueError):
             self.evidence[Seen.MISUSED] += 1
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             raise Crash(f"{type(error).__name__}: {error}") from error
         else:
             expected = "ValueError: nothing is locked"

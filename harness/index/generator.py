@@ -80,7 +80,7 @@ class Moves(Drawing):
             "unlock": (Capability.LOCK, 2, self._unlock_move),
             "misuse": (Capability.VALIDATES_INPUT, 0.2, self._misuse_move),
             "evict": (Capability.EVICT, 1.5, self._evict_move),
-            "reset": (Capability.RESET, 0.1, self._reset_move),
+            "reset": (Capability.RESET, 0.2, self._reset_move),
             "peek": (Capability.PEEK, 1, self._peek_move),
         }
         for name, (capability, weight, move) in offered.items():
@@ -144,7 +144,7 @@ class Plays(Moves):
             "age": ((Capability.EVICT,), 4, self._play_age),
             "gone": ((Capability.EVICT,), 2, self._play_gone),
             "misuse": ((Capability.LOCK, Capability.VALIDATES_INPUT), 0.5, self._play_misuse),
-            "reset": ((Capability.RESET,), 0.5, self._play_reset),
+            "reset": ((Capability.RESET,), 1.5, self._play_reset),
         }
         for name, (capabilities, weight, play) in offered.items():
             if self._has(*capabilities):

@@ -435,7 +435,7 @@ class EvictedTailStays(RadixIndex):
 
 @fault(
     "reset-keeps-salted",
-    "P5 P8",
+    "P5 P8 P9",
     "Without salts everything is forgotten.\nA salted key must be looked up after a reset.",
 )
 class ResetKeepsSalted(RadixIndex):

@@ -15,7 +15,6 @@ from kvassay.harness.contract import (
     Capability,
     Declaration,
     Granularity,
-    Order,
     Outcome,
     Placement,
     Publish,
@@ -298,8 +297,3 @@ class CacheModel:
         self.blocks.forget()
         self.watch.forget()
         self.press()
-
-    @property
-    def ordered(self) -> bool:
-        """Whether a victim order is declared."""
-        return self.declaration.order is not Order.NONE

@@ -83,6 +83,7 @@ class Capability(StrEnum):
     SINKS = "sinks"
     SCALES = "scales"
     LSE = "lse"
+    OUTPUT = "output"
 
 
 class Outcome(StrEnum):
@@ -533,41 +534,70 @@ class PrefixIndex(Protocol):
 
 @dataclass(frozen=True)
 class AttentionBatch:
-    """Packed ragged batch over a paged KV cache.
+    """Packed ragged batch over a paged KV cache, and what is to be computed of it.
 
-    Shapes: query ``[num_tokens, num_q_heads, head_dim]``; key and value cache ``[physical_blocks,
-    block_size, num_kv_heads, head_dim]`` (V may be a view of K, its head size may differ);
-    block_table ``int32 [num_seqs, max_blocks]``; seq_lens ``int32 [num_seqs]``; query_start
-    ``int32 [num_seqs + 1]``.
+    Sequence b has ``seq_lens[b]`` keys; position p of it is in slot ``p % block_size`` of block
+    ``block_table[b, p // block_size]``. Its queries are rows ``query_start[b] : query_start[b +
+    1]``, and the last of them stands at position ``seq_lens[b] - 1`` (bottom-right alignment).
+    Slots at or past the length, and table columns past the last block needed, are not to be read.
+    Tensors are torch's, on one device, and none but `output` and `lse` may be written.
     """
 
     query: Any
+    """``[num_tokens, num_q_heads, head_dim]``, packed over the sequences."""
     key_cache: Any
+    """``[physical_blocks, block_size, num_kv_heads, head_dim]``, of any strides."""
     value_cache: Any
+    """``[physical_blocks, block_size, num_kv_heads, head_dim_v]``; may be a view of the keys."""
     block_table: Any
+    """``int32 [num_seqs, max_blocks]``."""
     seq_lens: Any
+    """``int32 [num_seqs]``: keys per sequence, those of its queries included."""
     query_start: Any
+    """``int32 [num_seqs + 1]``: first row of each sequence, then the number of rows."""
     scale: float | None = None
+    """Factor of the logits; None stands for ``head_dim ** -0.5``."""
     causal: bool = True
+    """Whether a query at position p sees the keys at 0..p only, or all of its sequence."""
     window_left: int | None = None
+    """Keys before the query's own position that stay visible; None: all of them."""
     softcap: float | None = None
+    """Logits become ``softcap * tanh(logit / softcap)``, after scale, before bias and mask."""
     alibi_slopes: Any = None
+    """``float32 [num_q_heads]``: ``slope * (key position - query position)`` is added."""
     sinks: Any = None
+    """``float32 [num_q_heads]``: a further logit per head, of a key whose value is 0."""
     k_scale: Any = None
+    """What a stored key is multiplied by: a float or a scalar tensor, or a float32 tensor
+    ``[num_kv_heads]`` or ``[physical_blocks, block_size, num_kv_heads]``."""
     v_scale: Any = None
+    """The same for values."""
+    output: Any = None
+    """With OUTPUT: where the output goes; every row of the batch is written, nothing else."""
+    lse: Any = None
+    """With OUTPUT and LSE: where the LSE goes."""
 
 
 @dataclass(frozen=True)
 class AttentionResult:
-    """Output ``[num_tokens, num_q_heads, head_dim_v]``; natural-log LSE where claimed."""
+    """What a kernel returns."""
 
     output: Any
+    """``[num_tokens, num_q_heads, head_dim_v]`` in the query's type."""
     lse: Any = None
+    """With LSE: natural-log sum of the exponentials of a row's logits, its sink included,
+    ``float32 [num_tokens, num_q_heads]``."""
 
 
 @runtime_checkable
 class PagedAttention(Protocol):
-    """An attention kernel that reads K and V through block tables."""
+    """An attention kernel that reads K and V through block tables.
+
+    What it does not compute it refuses with `ValueError` or `NotImplementedError`. By capability:
+    CAUSAL ``causal=True``, WINDOW, SOFTCAP, ALIBI, SINKS, SCALES, LSE, OUTPUT (writes into the
+    batch's buffers and returns them). An optional attribute ``device`` names the torch device that
+    it wants its tensors on ("cpu" where there is none).
+    """
 
     def __call__(self, batch: AttentionBatch) -> AttentionResult: ...
 
@@ -658,6 +688,8 @@ CAPABILITY_METHODS: Mapping[type, Mapping[Capability, tuple[str, ...]]] = {
         Capability.SINKS: (),
         Capability.SCALES: (),
         Capability.LSE: (),
+        Capability.OUTPUT: (),
+        Capability.VALIDATES_INPUT: (),
     },
     Engine: {Capability.SALT: (), Capability.ADAPTER: (), Capability.PRIORITY: ()},
 }

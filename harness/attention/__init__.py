@@ -1,0 +1,1 @@
+"""Judging paged-attention kernels: cases, checks, explanations."""

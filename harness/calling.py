@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, NoReturn
 
 from kvassay.harness.contract import is_out_of_blocks
@@ -10,6 +11,11 @@ from kvassay.harness.violation import Anomaly, Crash, Violation
 
 REFUSED = object()
 """What `_call` returns when the implementation is out of blocks."""
+
+
+def at_most(answer: Iterable[Any], number: int) -> list[Any]:
+    """The first entries of an answer, one more than there may be: it need not have an end."""
+    return list(islice(answer, number + 1))
 
 
 class Calling:

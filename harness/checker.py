@@ -155,6 +155,7 @@ class Checker(Tables, Hits, Looking, Notes):
         )
         mirrored = self._mirror.look_up(key) if self._mirror is not None else None
         self._note_unwritten(live)
+        self._note_unpublished(live)
         hit = self._call(call, name, key)
         if hit is REFUSED:
             model.refused(live.tags)
@@ -359,6 +360,7 @@ class Checker(Tables, Hits, Looking, Notes):
         self._check_hit_number(hit, len(tags))
         if not pressed:
             self._check_missed(tags, hit, must)
+        self._check_published(tags, hit)
         self._check_mirror(op.key, mirrored, hit, pressed)
         self.evidence[Seen.PEEKED] += 1
         return Effect.DONE

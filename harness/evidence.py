@@ -33,6 +33,7 @@ class Seen(StrEnum):
     STALE_KEY = "look-up of a recycled key"
     NEAR_KEY = "look-up of a nearly equal key"
     UNWRITTEN_KEY = "look-up of an uncommitted key"
+    UNPUBLISHED_KEY = "look-up of an unpublished key"
     DUPLICATE = "prefix computed twice"
     COPIED = "block copied"
     REMAPPED = "duplicate remapped"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvassay.harness.contract import CacheKey
+from kvassay.harness.contract import CacheKey, Publish
 from kvassay.harness.evidence import Seen
 from kvassay.harness.state import CheckerState
 from kvassay.harness.violation import Anomaly
@@ -35,8 +35,23 @@ class Hits(CheckerState):
         wrong = self.device.first_wrong(live.table, live.tags, hit)
         if wrong is not None:
             self.diagnosis.wrong_hit(name, live, wrong)
+        self._check_published(live.tags, hit)
         shared = live.table[: self.model.blocks_for(hit)]
         self.diagnosis.wrong_victim(self.model.watch.stay(shared))
+
+    def _check_published(self, tags: Sequence[int], hit: int) -> None:
+        """P4, P3: what counts was published, as declared, however right it may be."""
+        model, declared = self.model, self.declaration
+        reach = model.publications.published(tags, hit)
+        if reach == hit:
+            return
+        when = f"publish={declared.publish}"
+        if declared.publish is Publish.RELEASE:
+            when += f", publish_on={','.join(sorted(declared.publish_on))}"
+        expected = f"at most {model.law(len(tags), reach)} of {len(tags)} tokens hit: no more were"
+        known = model.held_back(tags, reach)
+        invariant, anomaly = ("P4", Anomaly.UNPUBLISHED) if known else ("P3", Anomaly.LAW)
+        self._fail(invariant, anomaly, f"{expected} published ({when})", f"{hit}")
 
     def _check_missed(self, tags: Sequence[int], hit: int, must: int) -> None:
         """P9, P12: what is missing was evicted, and no more than was asked for."""

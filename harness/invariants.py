@@ -88,9 +88,11 @@ def _unwritten(declaration: Declaration) -> str | None:
     writes_later = declaration.has(Capability.COMMIT) and (
         declaration.publish is not Publish.RESERVATION
     )
-    if writes_later or declaration.has(Capability.TRUNCATE):
+    if writes_later or declaration.publish is Publish.RELEASE:
         return None
-    return "needs COMMIT or TRUNCATE: every slot is written as soon as it is reserved"
+    if declaration.has(Capability.TRUNCATE) or declaration.has(Capability.DRAFTS):
+        return None
+    return "needs COMMIT, TRUNCATE, DRAFTS or publish=release: all is visible once it has slots"
 
 
 _PREFIX = needs(Capability.PREFIX_CACHE)
@@ -130,7 +132,14 @@ LAW: dict[str, Invariant] = {
             "written before read",
             "prefix",
             _unwritten,
-            ((Seen.UNWRITTEN_KEY, Seen.CUT_THEN_WRITE, Seen.DRAFTS_REJECTED),),
+            (
+                (
+                    Seen.UNWRITTEN_KEY,
+                    Seen.UNPUBLISHED_KEY,
+                    Seen.CUT_THEN_WRITE,
+                    Seen.DRAFTS_REJECTED,
+                ),
+            ),
         ),
         Invariant("P5", "look-ups tell the truth", "prefix", _PREFIX, ((Seen.STALE_KEY,),)),
         Invariant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kvassay.harness.contract import Declaration, Outcome
+from kvassay.harness.contract import Capability, Declaration, Outcome, Publish
 from kvassay.harness.evidence import Seen
 from kvassay.harness.state import CheckerState
 from kvassay.reference.model import Live
@@ -17,6 +17,8 @@ class Notes(CheckerState):
     def __init__(self, manager: Any, declaration: Declaration) -> None:
         super().__init__(manager, declaration)
         self._spaces: dict[tuple[int, ...], set[object]] = {}
+        late = declaration.publish is Publish.RELEASE
+        self._withholds = late or declaration.has(Capability.DRAFTS)
 
     def _note_hit(self, live: Live) -> None:
         evidence, model = self.evidence, self.model
@@ -45,6 +47,14 @@ class Notes(CheckerState):
             if at < other.length and at < len(live.tags) - 1 and other.tags[at] == live.tags[at]:
                 self.evidence[Seen.UNWRITTEN_KEY] += 1
                 return
+
+    def _note_unpublished(self, live: Live) -> None:
+        """Somebody has, or had, slots for what is looked up here, and has not published it."""
+        if not self._withholds:
+            return
+        limit = len(live.tags) - self.declaration.reserve
+        reach = self.model.publications.published(live.tags, limit)
+        self.evidence[Seen.UNPUBLISHED_KEY] += self.model.held_back(live.tags[:limit], reach)
 
     def _note_key(self, live: Live) -> None:
         """Whether the look-up could have been answered from recycled blocks or a near key."""

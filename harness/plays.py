@@ -347,6 +347,8 @@ class Plays(Moves):
             yield from self._done(name)
         if self.rng.random() < 0.4:
             yield from self._seen(self.keys.extended(key))
+        if self._alive(name) and self.rng.random() < 0.3:
+            yield self.release(name)
         if self._alive(name) and self.model.live[name].drafts:
             yield Accept(name, self.rng.randint(0, self.model.live[name].drafts))
         yield from self._seen(self.keys.extended(key))

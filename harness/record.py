@@ -81,6 +81,8 @@ class Record(_Part):
     suite: str
     subject: Subject
     environment: Environment
+    options: dict[str, str] = Field(default_factory=dict)
+    """What was asked for: the mode, and what narrows the run, such as a block size."""
     verdicts: list[VerdictEntry] = Field(default_factory=list)
     counters: dict[str, int] = Field(default_factory=dict)
     metrics: list[Metric] = Field(default_factory=list)
@@ -112,7 +114,7 @@ def write(record: Record, folder: Path) -> Path:
 def read(path: Path) -> Record:
     """Read and validate one record."""
     try:
-        return Record.model_validate_json(path.read_text(encoding="utf-8"))
+        return Record.model_validate_json(path.read_bytes())
     except OSError as error:
         raise BadRecord(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
@@ -145,6 +147,7 @@ def _rows(record: Record) -> list[dict[str, Any]]:
         "record": record.id,
         "suite": record.suite,
         "implementation": record.subject.name,
+        "kind": record.subject.kind,
         "version": record.subject.version,
         "time": record.environment.time,
         "commit": record.environment.commit,

@@ -17,6 +17,10 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, get_arg
 from kvassay.harness.contract import CacheKey, Outcome, Span
 
 SCHEMA_VERSION = 1
+MOST_BYTES = 64 * 2**20
+"""Of a file that is read at all: some million operations."""
+MOST_SHOWN = 120
+"""Characters of what was found, in a message."""
 
 
 class BadScenario(ValueError):
@@ -253,18 +257,27 @@ def parsed(
 ) -> AnyScript:
     """A scenario of one form, whose operations are of these kinds."""
     try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
+        return _parsed(json.loads(text), source, form, steps, format)
+    except RecursionError:
+        raise BadScenario(f"{source}: not a scenario: nested too deeply") from None
+    except BadScenario:
+        raise
+    except ValueError as error:  # numbers of thousands of digits too
         raise BadScenario(f"{source}: not JSON: {error}") from None
+
+
+def _parsed(
+    raw: Any, source: str, form: type[AnyScript], steps: Sequence[type], format: str | None
+) -> AnyScript:
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA_VERSION:
         found = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
-        raise BadScenario(f"{source}: expected schema {SCHEMA_VERSION}, got {found!r}")
+        raise BadScenario(f"{source}: expected schema {SCHEMA_VERSION}, got {_shown(found)}")
     if raw.get("format") != format:
         expected, found = (it or "that of a cache manager" for it in (format, raw.get("format")))
-        raise BadScenario(f"{source}: expected the format {expected}, got {found}")
+        raise BadScenario(f"{source}: expected the format {expected}, got {_cut(str(found))}")
     listed = raw.pop("operations", None)
     if not isinstance(listed, list):
-        raise BadScenario(f"{source}: operations: expected a list, got {listed!r}")
+        raise BadScenario(f"{source}: operations: expected a list, got {_shown(listed)}")
     operations = tuple(
         _operation(entry, f"{source}: operation {at}", steps) for at, entry in enumerate(listed)
     )
@@ -275,8 +288,9 @@ def parsed(
 def _operation(raw: Any, source: str, steps: Sequence[type]) -> Any:
     known = {kind.__dataclass_fields__["op"].default: kind for kind in steps}  # type: ignore[attr-defined]
     name = raw.get("op") if isinstance(raw, dict) else None
-    if name not in known:
-        raise BadScenario(f"{source}: expected op to be one of {', '.join(known)}, got {raw!r}")
+    if not isinstance(name, str) or name not in known:
+        expected = f"op to be one of {', '.join(known)}"
+        raise BadScenario(f"{source}: expected {expected}, got {_shown(raw)}")
     return _checked(_validated(known[name], raw, f"{source} ({name})"), source)
 
 
@@ -291,7 +305,17 @@ def _validated(kind: type, raw: dict[str, Any], source: str) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "as a whole"
-        raise BadScenario(f"{source}: {where}: {first['msg']}, got {first['input']!r}") from None
+        found = _shown(first["input"])
+        raise BadScenario(f"{source}: {where}: {first['msg']}, got {found}") from None
+
+
+def _shown(value: Any) -> str:
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    """One line of a message, whatever the file holds."""
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def _checked(operation: Any, source: str) -> Any:
@@ -314,9 +338,16 @@ def load(path: Path | str) -> Scenario:
 def text_of(path: Path | str) -> str:
     """The text of a scenario file; `BadScenario` if it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with Path(path).open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise BadScenario(f"{path}: cannot be read: {error.strerror}") from None
+    if len(content) > MOST_BYTES:
+        raise BadScenario(f"{path}: expected at most {MOST_BYTES} bytes, got more")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadScenario(f"{path}: expected UTF-8, got something else: {error}") from None
 
 
 def to_json(scenario: Scenario) -> str:

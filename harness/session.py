@@ -21,6 +21,8 @@ from kvassay.harness.violation import Crash, Hang, Violation
 
 TIME_LIMIT = 10.0
 """Seconds after which a run counts as hung."""
+BUILD_LIMIT = 60.0
+"""The same for building: the first instance of an adapter imports its engine."""
 INSPECTION = frozenset(
     {Capability.COUNTERS, Capability.REFCOUNTS, Capability.WALK, Capability.PEEK, Capability.EVENTS}
 )
@@ -193,8 +195,9 @@ def guarded(
     done: list[Any] = []
     checker: AnyChecker | None = None
     try:
-        with time_limit(TIME_LIMIT):
+        with time_limit(BUILD_LIMIT):
             checker = new()
+        with time_limit(TIME_LIMIT):
             for operation in source(checker):
                 done.append(operation)
                 effect = checker.step(operation)

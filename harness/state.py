@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from kvassay.harness.calling import Calling
+from kvassay.harness.calling import Calling, at_most
 from kvassay.harness.contract import Capability, Declaration, Publish
 from kvassay.harness.device import ShadowDevice
 from kvassay.harness.diagnosis import Diagnosis
 from kvassay.harness.evidence import Seen
 from kvassay.harness.mirror import Mirror
+from kvassay.harness.violation import Anomaly
 from kvassay.reference.model import CacheModel
 
 
@@ -40,7 +41,13 @@ class CheckerState(Calling):
         return self.declaration.has(*capabilities)
 
     def _take_copies(self) -> Sequence[tuple[int, int]]:
-        copies = self._call_plain(self.manager.take_copies) if self._copies else ()
+        if not self._copies:
+            return ()
+        most = self.model.num_blocks
+        copies = at_most(self._call_plain(self.manager.take_copies), most)
+        if len(copies) > most:
+            expected = f"at most {most} copies, each into a block of its own"
+            self._fail("C2", Anomaly.NOT_AN_ANSWER, expected, f"{len(copies)} or more: {copies}")
         if copies:
             self.evidence[Seen.COPIED] += 1
         return copies

@@ -31,6 +31,7 @@ class Anomaly(StrEnum):
     LAW = "hit law broken"
     HOLE = "hit past a hole"
     UNWRITTEN = "hit on unwritten KV"
+    UNPUBLISHED = "hit on unpublished KV"
     OVERWRITTEN = "hit on overwritten KV"
     STALE_HIT = "stale hit"
     SPLIT = "prefix lost in a split"

@@ -113,6 +113,17 @@ class CacheModel:
         resident = self.publications.must_hit(tags, limit, self.blocks.tenancy)
         return self.law(len(tags), resident)
 
+    def held_back(self, tags: Sequence[int], reach: int) -> bool:
+        """Whether the unit behind `reach` has, or had, slots, and was not published from them."""
+        stop = reach + self.unit
+        if stop > len(tags):
+            return False
+        tag = tags[stop - 1]
+        live = self.live.values()
+        return tag in self.publications.withheld or any(
+            tag in other.tags[stop - 1 : other.length][:1] for other in live
+        )
+
     def surely_free(self) -> int:
         """Blocks that can be handed out without evicting anything."""
         return self.blocks.surely_free(self.reusable)
@@ -266,6 +277,7 @@ class CacheModel:
     def truncate(self, live: Live, num_tokens: int) -> None:
         """The request's key ends after `num_tokens`; what was published beyond may go or stay."""
         self.publications.doubt(live.tags, num_tokens, live.table)
+        self.publications.withheld.update(live.tags[max(num_tokens, live.published) :])
         del live.tags[num_tokens:]
         live.length = num_tokens
         live.committed = min(live.committed, num_tokens)
@@ -280,6 +292,7 @@ class CacheModel:
         declared = self.declaration
         if declared.publish is Publish.RELEASE and outcome in declared.publish_on:
             self.publish(live)
+        self.publications.withheld.update(live.tags[live.published :])
         if Stamp.RELEASE in declared.stamps:
             self.blocks.stamp(live.table, self.now)
             # A tree that learns at release renews its own copy of what was computed twice.

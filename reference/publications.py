@@ -3,7 +3,7 @@
 One prefix may stand in several blocks (duplicates), so it maps to a set of *sites*, each a
 block in one tenancy. A look-up **must** hit a prefix when every site ever published for it is
 untouched and nothing happened since that could have made a correct manager evict. It **may**
-hit whatever holds the right tags; that is the device's business, not this module's.
+hit what was published at some time and still holds the right tags; those are the device's business.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Publications:
         """Last operation in which a correct manager may have had to evict."""
         self.refused = 0
         """Last refusal that had no right to evict."""
+        self.withheld: set[int] = set()
+        """Tags of tokens that a request gave up, or left with, before they were published."""
         self.duplicates = 0
         """Units that were published from a further block."""
 

@@ -13,7 +13,7 @@ from itertools import count
 from operator import index as as_int
 from typing import Any
 
-from kvassay.harness.calling import REFUSED
+from kvassay.harness.calling import REFUSED, at_most
 from kvassay.harness.checker import Effect
 from kvassay.harness.contract import CacheKey, Capability, Declaration
 from kvassay.harness.evidence import Seen
@@ -91,7 +91,7 @@ class IndexChecker(Looking, Notes):
         self._note_key(op.key, places)
         answer = self._call_plain(self.tree.match, op.key)
         found = self._number(answer.length, len(places), "a match of")
-        values = [as_int(value) for value in answer.values]
+        values = [as_int(value) for value in at_most(answer.values, found)]
         if len(values) != found:
             expected = f"as many values as the {found} tokens matched"
             self._fail("P3", Anomaly.NOT_AN_ANSWER, expected, f"{values}")
@@ -247,7 +247,7 @@ class IndexChecker(Looking, Notes):
         model = self.model
         before = self._call_plain(self.tree.counters) if self._counters else None
         self.changed = model.now
-        answer = self._call_plain(self.tree.evict, op.num_tokens)
+        answer = at_most(self._call_plain(self.tree.evict, op.num_tokens), len(model.values))
         freed = self._freed([as_int(value) for value in answer])
         self._check_pinned(freed)
         self._check_amount(op.num_tokens, freed, before)

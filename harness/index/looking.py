@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NoReturn
 
+from kvassay.harness.calling import at_most
 from kvassay.harness.contract import IndexCounters, Node
 from kvassay.harness.evidence import Seen
 from kvassay.harness.index.diagnosis import OF_FATE, Telling
 from kvassay.harness.index.scenario import Evict, Operation
 from kvassay.harness.violation import Anomaly
 from kvassay.reference.index_model import Fate
+
+MOST_NODES = 10_000
+"""Nodes without values, such as roots, that a walk may have."""
 
 
 class Looking(Telling):
@@ -35,7 +39,10 @@ class Looking(Telling):
     # --------------------------------------------------------------------------------- the walk
 
     def _check_walk(self) -> list[Node]:
-        nodes: list[Node] = list(self._call_plain(self.tree.walk))
+        most = MOST_NODES + len(self.model.values)
+        nodes: list[Node] = at_most(self._call_plain(self.tree.walk), most)
+        if len(nodes) > most:
+            self._unsound("an end", f"{len(nodes)} nodes or more, {nodes[-1]} the last of them")
         by_id = {node.id: node for node in nodes}
         if len(by_id) < len(nodes):
             self._unsound("ids that differ", f"{[node.id for node in nodes]}")

@@ -26,13 +26,9 @@ Importing this file does not import SGLang, which takes seconds; building a mana
 
 from __future__ import annotations
 
-import logging
-import warnings
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache, partial
-from types import SimpleNamespace
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from kvassay.harness.contract import (
@@ -54,14 +50,14 @@ from kvassay.harness.contract import (
     Tie,
 )
 from kvassay.harness.registry import implementation
-from kvassay.impls.engines import sglang_stub
-
-PACKAGE = "sglang"
-INSTALL = (
-    "pip install torch==2.13.0 && pip install --no-deps -r impls/engines/sglang_requirements.txt"
+from kvassay.impls.engines.sglang_parts import (
+    INSTALL,
+    PACKAGE,
+    TREES,
+    engine,
+    new_tree,
+    radix_key,
 )
-
-TREES = ("radix", "unified-python", "unified-rust")
 
 MAX_REQUESTS = 256
 """Rows of the request pool, SGLang's ``--max-running-requests``."""
@@ -105,60 +101,13 @@ def declare(tree: str, commits: bool) -> Declaration:
     )
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Import without the warnings of torch and SGLang, which a strict test run makes errors."""
-    log = logging.getLogger("sglang")
-    if log.level == logging.NOTSET:
-        log.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@lru_cache(maxsize=1)
-def _sglang() -> SimpleNamespace:
-    """The engine's own names, imported once."""
-    sglang_stub.install()
-    with _quietly(), sglang_stub.without_triton():
-        import torch
-        from sglang.srt.disaggregation import kv_events
-        from sglang.srt.managers import schedule_batch
-        from sglang.srt.mem_cache import allocator, base_prefix_cache, common
-        from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-        from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
-        from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
-        from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
-        from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
-        from sglang.srt.sampling.sampling_params import SamplingParams
-
-    sglang_stub.publish(
-        {"spec": {"speculative_algorithm": None}, "serving": {"strip_thinking_cache": False}}
-    )
-    return SimpleNamespace(
-        CacheInitParams=CacheInitParams,
-        EvictParams=base_prefix_cache.EvictParams,
-        RadixCache=RadixCache,
-        RadixKey=RadixKey,
-        ReqToTokenPool=ReqToTokenPool,
-        UnifiedRadixCache=UnifiedRadixCache,
-        allocator=allocator,
-        batch=schedule_batch,
-        common=common,
-        components=(ComponentType.FULL,),
-        events=kv_events,
-        sampling=SamplingParams(max_new_tokens=1),
-        torch=torch,
-    )
-
-
 class SglangManager:
     """Requests and the calls that SGLang's scheduler would make for them."""
 
     commits = False
 
     def __init__(self, tree: str, num_blocks: int, block_size: int) -> None:
-        sglang = _sglang()
+        sglang = engine()
         self.num_blocks = num_blocks
         self.block_size = block_size
         size = num_blocks * block_size
@@ -173,12 +122,12 @@ class SglangManager:
             enable_kv_cache_events=True,
         )
         self.adapters: Any = parameters.kv_event_lora_names
-        self.tree: Any = _tree(tree, parameters)
+        self.tree: Any = new_tree(tree, parameters)
         self._requests: dict[str, Any] = {}
 
     def admit(self, request: str, key: CacheKey) -> int:
         req, length = self._request(request, key), len(key.tokens)
-        _sglang().common.match_kv_cache(req, self.tree, max_prefix_len=length - 1)
+        engine().common.match_kv_cache(req, self.tree, max_prefix_len=length - 1)
         req.lock = self.tree.lock(req.last_node)
         req.kv.cache_protected_len = req.prefix_len
         try:
@@ -201,7 +150,7 @@ class SglangManager:
         return [slot // size for slot in slots.tolist()]
 
     def release(self, request: str, outcome: Outcome = Outcome.FINISHED) -> None:
-        sglang, req = _sglang(), self._requests.pop(request)
+        sglang, req = engine(), self._requests.pop(request)
         publishes = not self.commits and outcome in PUBLISHED
         if outcome is Outcome.FINISHED:
             req.finished_reason = sglang.batch.FINISH_LENGTH(length=len(req.output_ids))
@@ -210,7 +159,7 @@ class SglangManager:
         sglang.common.release_kv_cache(req, self.tree, checkpoint=publishes)
 
     def evict(self, num_blocks: int) -> int:
-        wanted = _sglang().EvictParams(num_tokens=num_blocks * self.block_size)
+        wanted = engine().EvictParams(num_tokens=num_blocks * self.block_size)
         freed: int = self.tree.evict(wanted).num_tokens_evicted
         return freed // self.block_size
 
@@ -230,12 +179,7 @@ class SglangManager:
 
     def peek(self, key: CacheKey) -> int:
         """Only for the unified trees, which have a match that changes nothing."""
-        wanted = _sglang().RadixKey(
-            array("q", key.tokens),
-            key.adapter,
-            limit=len(key.tokens) - 1,
-            cache_salt=key.salt,
-        )
+        wanted = radix_key(key, limit=len(key.tokens) - 1)
         hit: int = self.tree.tree_core.match_full_device_prefix(wanted)[0]
         return hit
 
@@ -243,7 +187,7 @@ class SglangManager:
         return [_translate(event) for event in self.tree.take_events()]
 
     def _request(self, request: str, key: CacheKey) -> Any:
-        sglang = _sglang()
+        sglang = engine()
         req = sglang.batch.Req(
             request,
             "",
@@ -273,7 +217,7 @@ class SglangManager:
         """Slots for the tokens [start, stop) of a request."""
         size = self.block_size
         pages = -(-stop // size) - -(-start // size)
-        _sglang().common.evict_from_tree_cache(self.tree, pages * size)
+        engine().common.evict_from_tree_cache(self.tree, pages * size)
         slots = self._allocate(req, start, stop)
         if slots is None:
             free = self.allocator.available_size() // size
@@ -293,7 +237,7 @@ class SglangManager:
 
     def _write(self, req: Any, start: int, stop: int, slots: Any) -> None:
         where = req.kv.req_pool_idx, slice(start, stop)
-        self.rows.write(where, slots.to(_sglang().torch.int32))
+        self.rows.write(where, slots.to(engine().torch.int32))
 
 
 class CommittingSglangManager(SglangManager):
@@ -311,33 +255,24 @@ class CommittingSglangManager(SglangManager):
             )
         req.refresh_fill_ids()
         req.extend_end = num_tokens
-        _sglang().common.checkpoint_kv_cache(req, self.tree)
+        engine().common.checkpoint_kv_cache(req, self.tree)
 
 
 def _one(number: Any) -> Any:
     """A batch of one."""
-    return _sglang().torch.tensor([int(number)], dtype=_sglang().torch.int64)
+    return engine().torch.tensor([int(number)], dtype=engine().torch.int64)
 
 
 def _allocator(size: int, page_size: int) -> Any:
-    sglang = _sglang()
+    sglang = engine()
     common = {"dtype": sglang.torch.float32, "device": "cpu", "kvcache": None, "need_sort": False}
     if page_size == 1:
         return sglang.allocator.TokenToKVPoolAllocator(size=size, **common)
     return sglang.allocator.PagedTokenToKVPoolAllocator(size=size, page_size=page_size, **common)
 
 
-def _tree(name: str, parameters: Any) -> Any:
-    sglang = _sglang()
-    if name == "radix":
-        return sglang.RadixCache(parameters)
-    parameters.tree_components = sglang.components
-    parameters.tree_core_backend = name.removeprefix("unified-")
-    return sglang.UnifiedRadixCache(parameters)
-
-
 def _translate(event: Any) -> CacheEvent:
-    known = _sglang().events
+    known = engine().events
     if isinstance(event, known.BlockRemoved):
         return CacheEvent(EventKind.REMOVED, tuple(event.block_hashes))
     if isinstance(event, known.AllBlocksCleared):

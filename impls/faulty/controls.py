@@ -34,6 +34,13 @@ CACHE_ONLY = frozenset(
     {Capability.PREFIX_CACHE, Capability.SALT, Capability.ADAPTER, Capability.EVICT}
 )
 PLAIN = Declaration(capabilities=DECLARATION.capabilities - CACHE_ONLY)
+AT_FINISH = replace(DECLARATION, publish=Publish.RELEASE, publish_on=frozenset({Outcome.FINISHED}))
+WRITERS = frozenset({Capability.COMMIT, Capability.FORK, Capability.COPIES, Capability.TRUNCATE})
+DRAFTING = replace(
+    DECLARATION,
+    publish=Publish.RELEASE,
+    capabilities=DECLARATION.capabilities - WRITERS | {Capability.DRAFTS},
+)
 UNORDERED: dict[str, Any] = {"order": Order.NONE, "stamps": frozenset()}
 
 Control = TypeVar("Control", bound=type[HashedCache])
@@ -217,10 +224,7 @@ class FirstCopy(HashedCache):
             super()._map(block, key)
 
 
-@control(
-    "publish-at-finish",
-    replace(DECLARATION, publish=Publish.RELEASE, publish_on=frozenset({Outcome.FINISHED})),
-)
+@control("publish-at-finish", AT_FINISH)
 class PublishAtFinish(HashedCache):
     """Only requests that finish leave something behind, at the moment they leave."""
 
@@ -236,6 +240,33 @@ class PublishAtFinish(HashedCache):
     def _map(self, block: int, key: bytes) -> None:
         if block not in self._key_of:
             super()._map(block, key)
+
+
+@control("drafts-at-release", DRAFTING)
+class DraftsAtRelease(HashedCache):
+    """Knows no commit: what is verified becomes visible when its request leaves."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self._drafts: dict[str, int] = {}
+
+    def append(self, request: str, tokens: Sequence[int], drafts: int = 0) -> None:
+        super().append(request, tokens)
+        self._drafts[request] = drafts
+
+    def accept(self, request: str, num_tokens: int) -> None:
+        kept = self._verified(request) + num_tokens
+        self._drafts[request] = 0
+        self.truncate(request, kept)
+
+    def release(self, request: str, outcome: Outcome = Outcome.FINISHED) -> None:
+        entry = self._live[request]
+        self._publish(entry, self._verified(request) // self.block_size)
+        self._drafts.pop(request, None)
+        super().release(request, outcome)
+
+    def _verified(self, request: str) -> int:
+        return len(self._live[request].tokens) - self._drafts.get(request, 0)
 
 
 @control("drop-one", replace(DECLARATION, drop=1))

@@ -13,25 +13,14 @@ from typing import Any, TypeVar
 from kvassay.harness.contract import (
     CacheKey,
     CacheManager,
-    Capability,
     Declaration,
     Outcome,
     OutOfBlocks,
     Tie,
 )
 from kvassay.harness.registry import implementation
+from kvassay.impls.faulty.controls import AT_FINISH, DRAFTING, DraftsAtRelease, PublishAtFinish
 from kvassay.impls.faulty.hashed import DECLARATION, HashedCache, LiveRequest
-
-INSPECTION = frozenset(
-    {
-        Capability.COUNTERS,
-        Capability.REFCOUNTS,
-        Capability.PEEK,
-        Capability.WALK,
-        Capability.EVENTS,
-        Capability.QUERY,
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -51,11 +40,6 @@ class Fault:
 
 FAULTS: dict[str, Fault] = {}
 Planted = TypeVar("Planted", bound=type[HashedCache])
-
-
-def without_inspection(declaration: Declaration) -> Declaration:
-    """The same implementation with nothing to look into: only its operations remain."""
-    return replace(declaration, capabilities=declaration.capabilities - INSPECTION)
 
 
 def fault(
@@ -226,6 +210,31 @@ class PublishedBeforeCommit(HashedCache):
         hit = super().admit(request, key)
         self._publish(self._live[request], len(key.tokens) // self.block_size)
         return hit
+
+
+@fault(
+    "aborted-is-published",
+    "P4",
+    "What an aborted request leaves behind is right, and so is every slot that is hit.\n"
+    "An aborted request must be looked up, before one that finishes publishes the same.",
+    declaration=AT_FINISH,
+)
+class AbortedIsPublished(PublishAtFinish):
+    def release(self, request: str, outcome: Outcome = Outcome.FINISHED) -> None:
+        published = outcome in (Outcome.FINISHED, Outcome.ABORTED)
+        super().release(request, Outcome.FINISHED if published else outcome)
+
+
+@fault(
+    "drafts-published-at-release",
+    "P4",
+    "Drafts that were judged before the request leaves are kept or dropped as they should be.\n"
+    "A request must leave with drafts pending that fill a block, and be looked up.",
+    declaration=DRAFTING,
+)
+class DraftsPublishedAtRelease(DraftsAtRelease):
+    def _verified(self, request: str) -> int:
+        return len(self._live[request].tokens)
 
 
 @fault(

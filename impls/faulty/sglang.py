@@ -1,67 +1,74 @@
-"""Planted faults in SGLang itself: the stock adapter, with one operation of its tree corrupted.
+"""Planted faults in SGLang itself: the stock adapters, with one operation of the tree corrupted.
 
-Each patch replaces methods of one manager's `RadixCache` or allocator, never of the classes, so
-that the stock adapter and all faults can live in one process. The tree is the older one, which
-asserts the least, and it publishes at commit, so that live requests share what is in it.
+Each patch replaces methods of one `RadixCache` or its allocator, never of the classes, so that the
+stock adapters and all faults can live in one process. The tree is the older one, which asserts the
+least. Behind requests it publishes at commit, so that live requests share what is in it.
 
 A1 is among the accepted ids of all that lose count of a page: the tree's own counters tell.
 
-Importing this module registers ``sglang-fault-<name>``.
+Importing this module registers ``sglang-fault-<name>``, and ``sglang-index-fault-<name>`` for the
+faults that the tree by itself can show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from kvassay.harness.contract import CacheManager
+from kvassay.harness.contract import CacheManager, Declaration, PrefixIndex
 from kvassay.harness.registry import implementation
-from kvassay.impls.engines.sglang import INSTALL, PACKAGE, CommittingSglangManager, declare
+from kvassay.impls.engines import sglang, sglang_index
+from kvassay.impls.engines.sglang import CommittingSglangManager
+from kvassay.impls.engines.sglang_index import RadixCacheIndex
+from kvassay.impls.engines.sglang_parts import INSTALL, PACKAGE
+from kvassay.impls.faulty.patches import Patch, PatchedFault
+
+FAULTS: dict[str, PatchedFault] = {}
+"""Seen through requests."""
+INDEX_FAULTS: dict[str, PatchedFault] = {}
+"""Seen through the tree by itself: those of them that are faults of the tree."""
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One planted fault."""
-
-    name: str
-    description: str
-    accepted: frozenset[str]
-    """Ids of the invariants that may convict it."""
-    patch: Callable[[Any], None]
-    """Corrupts the given `RadixCache`."""
-
-
-FAULTS: dict[str, Fault] = {}
-
-Patch = Callable[[Any], None]
-
-
-def fault(name: str, accepted: str) -> Callable[[Patch], Patch]:
-    """Enter a patch, described by its docstring, into `FAULTS` and register it."""
+def fault(name: str, accepted: str, by_index: str = "") -> Callable[[Patch], Patch]:
+    """Enter a patch of a `RadixCache` into `FAULTS`, or into both, and register it."""
 
     def plant(patch: Patch) -> Patch:
-        description = (patch.__doc__ or "").strip()
-        FAULTS[name] = Fault(name, description, frozenset(accepted.split()), patch)
+        FAULTS[name] = PatchedFault.of(name, accepted, patch)
 
         def build(num_blocks: int, block_size: int) -> CommittingSglangManager:
             manager = CommittingSglangManager("radix", num_blocks, block_size)
             patch(manager.tree)
             return manager
 
-        implementation(
-            f"sglang-fault-{name}",
-            kind=CacheManager,
-            declaration=declare("radix", commits=True),
-            package=PACKAGE,
-            install=INSTALL,
-        )(build)
+        declaration = sglang.declare("radix", commits=True)
+        _register(f"sglang-fault-{name}", CacheManager, declaration, build)
+        if by_index:
+            INDEX_FAULTS[name] = PatchedFault.of(name, by_index, patch)
+            _plant_in_index(name, patch)
         return patch
 
     return plant
 
 
-@fault("lock-lost-on-split", accepted="A1 A2 A3 A5")
+def _plant_in_index(name: str, patch: Patch) -> None:
+    def build(capacity: int | None, page_size: int) -> RadixCacheIndex:
+        index = RadixCacheIndex(capacity, page_size)
+        patch(index.tree)
+        return index
+
+    declaration = sglang_index.declare("radix")
+    _register(f"sglang-index-fault-{name}", PrefixIndex, declaration, build)
+
+
+def _register(
+    name: str, kind: type, declaration: Declaration, build: Callable[..., object]
+) -> None:
+    implementation(name, kind=kind, declaration=declaration, package=PACKAGE, install=INSTALL)(
+        build
+    )
+
+
+@fault("lock-lost-on-split", accepted="A1 A2 A3 A5", by_index="P6 P7 P8")
 def lock_lost_on_split(tree: Any) -> None:
     """A node that is split while it is locked passes no lock on to its new upper half."""
     split_node = tree._split_node
@@ -74,7 +81,7 @@ def lock_lost_on_split(tree: Any) -> None:
     tree._split_node = split
 
 
-@fault("lock-ignored-by-evict", accepted="A1 A2 A3 P9")
+@fault("lock-ignored-by-evict", accepted="A1 A2 A3 P9", by_index="P7")
 def lock_ignored_by_evict(tree: Any) -> None:
     """Eviction takes any leaf, locked or not, least recently used first."""
 
@@ -95,7 +102,7 @@ def lock_ignored_by_evict(tree: Any) -> None:
     tree.evict = evict_any
 
 
-@fault("unaligned-match", accepted="P3 A4")
+@fault("unaligned-match", accepted="P3 A4", by_index="P3")
 def unaligned_match(tree: Any) -> None:
     """A match goes on into a page of which only the first tokens are equal."""
     match_prefix = tree.match_prefix
@@ -148,7 +155,7 @@ def indices_permuted(tree: Any) -> None:
     tree.prefix_device_indices = indices
 
 
-@fault("ancestors-left-locked", accepted="A1 A4 A5")
+@fault("ancestors-left-locked", accepted="A1 A4 A5", by_index="P7 P8")
 def ancestors_left_locked(tree: Any) -> None:
     """Unlocking a path unlocks its last node and none above it."""
     dec_lock_ref = tree.dec_lock_ref
@@ -165,7 +172,7 @@ def ancestors_left_locked(tree: Any) -> None:
     tree.dec_lock_ref = unlock
 
 
-@fault("namespace-ignored", accepted="P2 E1 A2 C2")
+@fault("namespace-ignored", accepted="P2 E1 A2 C2", by_index="P2")
 def namespace_ignored(tree: Any) -> None:
     """Neither the extra key (the adapter) nor the salt is part of a key."""
     match_prefix, insert = tree.match_prefix, tree.insert
@@ -178,7 +185,7 @@ def namespace_ignored(tree: Any) -> None:
     tree.insert = lambda params: insert(plain(params))
 
 
-@fault("page-lost", accepted="A1 A4 A5 P9")
+@fault("page-lost", accepted="A1 A4 A5 P9", by_index="P8 P9")
 def page_lost(tree: Any) -> None:
     """Eviction gives back all pages of a leaf but the last."""
     evict, allocator = tree.evict, tree.token_to_kv_pool_allocator

@@ -12,37 +12,21 @@ Importing this module registers ``vllm-fault-<name>``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kvassay.harness.contract import CacheManager
 from kvassay.harness.registry import implementation
 from kvassay.impls.engines.vllm import DECLARATION, INSTALL, PACKAGE, VllmManager
+from kvassay.impls.faulty.patches import Patch, PatchedFault
 
-
-@dataclass(frozen=True)
-class Fault:
-    """One planted fault."""
-
-    name: str
-    description: str
-    accepted: frozenset[str]
-    """Ids of the invariants that may convict it."""
-    patch: Callable[[Any], None]
-    """Corrupts the given `BlockPool`."""
-
-
-FAULTS: dict[str, Fault] = {}
-
-Patch = Callable[[Any], None]
+FAULTS: dict[str, PatchedFault] = {}
 
 
 def fault(name: str, accepted: str) -> Callable[[Patch], Patch]:
-    """Enter a patch, described by its docstring, into `FAULTS` and register it."""
+    """Enter a patch of a `BlockPool` into `FAULTS` and register it."""
 
     def plant(patch: Patch) -> Patch:
-        description = (patch.__doc__ or "").strip()
-        FAULTS[name] = Fault(name, description, frozenset(accepted.split()), patch)
+        FAULTS[name] = PatchedFault.of(name, accepted, patch)
 
         def build(num_blocks: int, block_size: int) -> VllmManager:
             manager = VllmManager(num_blocks, block_size)

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from convicting import convict, registered
 
 from kvassay.harness import registry
 from kvassay.harness.contract import CacheKey, Counters, EventKind, Outcome, OutOfBlocks
@@ -351,3 +352,11 @@ def test_planted_faults_leave_the_stock_adapter_alone(build: Any, name: str) -> 
     assert sorted(manager.block_table("c")) == list(range(1, 9))
     manager.release("c")
     assert manager.admit("d", key(16)) == 0
+
+
+@pytest.mark.parametrize("blind", [False, True], ids=["inspected", "blind"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_convicted(build: Any, name: str, blind: bool) -> None:
+    faulty = registered("kvassay.impls.faulty.sglang", f"sglang-fault-{name}", blind=blind)
+    stock = registered("kvassay.impls.engines.sglang", "sglang-radix-commit", blind=blind)
+    convict(faulty, FAULTS[name].accepted, stock)

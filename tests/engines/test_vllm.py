@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from convicting import convict
+from convicting import convict, registered
 
 from kvassay.harness import registry
 from kvassay.harness.contract import CacheKey, Counters, EventKind, OutOfBlocks
@@ -171,5 +171,7 @@ def test_planted_faults_leave_the_stock_adapter_alone(build: Any, name: str) -> 
 @pytest.mark.parametrize("blind", [False, True], ids=["inspected", "blind"])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_convicted(build: Any, name: str, blind: bool) -> None:
-    fault = FAULTS[name]
-    convict("kvassay.impls.faulty.vllm", f"vllm-fault-{name}", fault.accepted, blind=blind)
+    module = "kvassay.impls.faulty.vllm"
+    faulty = registered(module, f"vllm-fault-{name}", blind=blind)
+    stock = registered("kvassay.impls.engines.vllm", "vllm", blind=blind)
+    convict(faulty, FAULTS[name].accepted, stock)

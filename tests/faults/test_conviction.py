@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,8 @@ REQUIRED = (
     "copy-reversed",
     "refusal-keeps-blocks",
     "published-before-commit",
+    "aborted-is-published",
+    "drafts-published-at-release",
     "full-hit",
     "tail-leaked",
     "truncation-keeps-key",
@@ -120,3 +123,11 @@ def test_the_bump_allocator_passes(tmp_path: Path) -> None:
     run = assay(tmp_path, CORRECT, "--impl", "control-bump", "--examples", "400")
     assert run.returncode == 0, run.stdout
     assert "control-bump" in run.stdout
+
+
+def test_managers_that_publish_at_release_pass(tmp_path: Path) -> None:
+    both = ("--impl", "control-publish-at-finish", "--impl", "control-drafts-at-release")
+    run = assay(tmp_path, CORRECT, *both, "--examples", "400")
+    assert run.returncode == 0, run.stdout
+    (reached,) = re.findall(r"^P4 .*$", run.stdout, re.MULTILINE)
+    assert reached.count("pass") == 3

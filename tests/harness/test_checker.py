@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count, cycle, repeat
 from typing import Any
 
 import pytest
@@ -135,6 +136,13 @@ class KeepsRejected(RadixManager):
 
     def accept(self, request: str, num_drafts: int) -> None:
         super().accept(request, self._live[request].drafts)
+
+
+class PeeksAtDrafts(RadixManager):
+    """Tells of everything but the last token."""
+
+    def peek(self, key: CacheKey) -> int:
+        return len(key.tokens) - 1
 
 
 class PromisesEverything(RadixManager):
@@ -515,6 +523,43 @@ CASES = [
         4,
         [*admit("a", *ONE), *admit("b", *ONE)],
     ),
+    Case(
+        "P4",
+        Anomaly.UNPUBLISHED,
+        managers.AbortedIsPublished,
+        controls.AT_FINISH,
+        4,
+        [*start("a", *ONE), Release("a", Outcome.ABORTED), *admit("b", *ONE)],
+        "control-publish-at-finish",
+    ),
+    Case(
+        "P4",
+        Anomaly.UNPUBLISHED,
+        managers.DraftsPublishedAtRelease,
+        controls.DRAFTING,
+        4,
+        [*admit("a", 1), Append("a", (2, 3), drafts=2), Release("a"), *admit("b", *ONE)],
+        "control-drafts-at-release",
+    ),
+    Case(
+        "P4",
+        Anomaly.UNPUBLISHED,
+        HashedCache,
+        controls.AT_FINISH,
+        4,
+        [*start("a", *ONE), *admit("b", *ONE)],
+        "control-publish-at-finish",
+    ),
+    Case(
+        "P4",
+        Anomaly.UNPUBLISHED,
+        PeeksAtDrafts,
+        RADIX,
+        4,
+        [*start("a", 1), Append("a", (2, 3), drafts=2), Peek(CacheKey(ONE))],
+        "radix",
+    ),
+    Case("P3", Anomaly.LAW, PeeksAtDrafts, RADIX, 4, [Peek(CacheKey(ONE))], "radix"),
     planted(
         "truncation-keeps-key",
         "P4",
@@ -764,6 +809,15 @@ def test_a_promise_binds_the_next_operation_alone(between: list[Operation], kept
     assert (verdict is None) is kept
 
 
+@pytest.mark.parametrize(("outcome", "met"), [(Outcome.ABORTED, 1), (Outcome.FINISHED, 0)])
+def test_a_look_up_of_what_was_not_published_is_counted(outcome: Outcome, met: int) -> None:
+    (control,) = find("control-publish-at-finish")
+    operations = (*start("a", *ONE), Release("a", outcome), *admit("b", *ONE), *admit("c", 7, 8))
+    run = replay(control, Scenario(4, 2, operations))
+    assert run.verdict is None
+    assert run.met[Seen.UNPUBLISHED_KEY] == met
+
+
 def test_a_refusal_is_counted_apart() -> None:
     (hashed,) = find("hashed")
     run = replay(hashed, Scenario(1, 2, (*admit("a", *ONE), *admit("b", 1))))
@@ -820,6 +874,37 @@ def test_an_answer_of_another_shape_is_a_verdict(method: str, answer: Any) -> No
         Scenario(2, 2, (Evict(1), *admit("a", 1))),
     )
     assert run.verdict is not None
+
+
+ENDLESS = {
+    "block_table": (lambda self, request: count(), "A7", "3 or more: [0, 1, 2]"),
+    "take_copies": (lambda self: repeat((0, 1)), "C2", "3 or more: [(0, 1), (0, 1), (0, 1)]"),
+}
+
+
+@pytest.mark.parametrize("method", ENDLESS)
+def test_an_answer_without_end_is_read_as_far_as_it_may_go(method: str) -> None:
+    answer, invariant, told = ENDLESS[method]
+    endless = type("Endless", (HashedCache,), {method: answer})
+    case = Case(invariant, Anomaly.TABLE, endless, DECLARATION, 2, admit("a", 1))
+    verdict = case.replay(Registration("mine", CacheManager, endless, DECLARATION)).verdict
+    assert isinstance(verdict, Violation)
+    assert (verdict.invariant, verdict.got) == (invariant, told)
+
+
+def test_a_table_that_becomes_endless_later_is_read_as_far_as_it_was() -> None:
+    class Later(HashedCache):
+        def block_table(self, request: str) -> Any:
+            table = super().block_table(request)
+            return cycle(table) if len(self._live) > 1 and request == "a" else iter(table)
+
+    registration = Registration("mine", CacheManager, Later, BLIND)
+    operations = tuple(admit("a", 1))
+    assert replay(registration, Scenario(2, 2, operations)).verdict is None
+    verdict = replay(registration, Scenario(2, 2, (*operations, *admit("b", 2)))).verdict
+    assert isinstance(verdict, Violation)
+    assert (verdict.invariant, verdict.anomaly) == ("A7", Anomaly.FOREIGN_CHANGE)
+    assert verdict.got == "[0, 0]"
 
 
 def test_only_operations_that_take_blocks_may_refuse() -> None:

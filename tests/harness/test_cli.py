@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +61,44 @@ def test_lists_the_built_ins_with_their_capabilities() -> None:
     assert "unit=1" in rows["radix"]
 
 
+def test_lists_a_line_for_each_kind_of_a_name() -> None:
+    lines = [line for line in run("list").output.splitlines() if line.startswith("contiguous ")]
+    assert ["CacheManager" in line for line in lines] == [True, False]
+    assert ["PagedAttention" in line for line in lines] == [False, True]
+
+
+UNTOUCHED = """
+import sys
+from kvassay.harness.cli import app
+
+app(sys.argv[1:], standalone_mode=False)
+print("with torch" if "torch" in sys.modules else "without torch")
+"""
+
+
+@pytest.mark.parametrize("command", ["list", "replay"])
+def test_who_asks_for_no_kernel_does_not_wait_for_torch(command: str, scenario: Path) -> None:
+    """Every kernel is listed, and the name `contiguous` is a kernel's too."""
+    arguments = {"list": ["list"], "replay": ["replay", str(scenario), "--impl", "contiguous"]}
+    ask = [sys.executable, "-c", UNTOUCHED, *arguments[command]]
+    wide = {**os.environ, "COLUMNS": "400"}
+    told = subprocess.run(ask, capture_output=True, text=True, check=True, env=wide).stdout
+    assert told.splitlines()[-1] == "without torch"
+    assert {"list": "PagedAttention", "replay": "no violation"}[command] in told
+
+
+@pytest.mark.parametrize("columns", [20, 80])
+def test_never_breaks_a_listed_name(tmp_path: Path, columns: int) -> None:
+    name = "a-name-" * 20
+    path = tmp_path / "long.py"
+    path.write_text(SOURCE.format(build="FullHit").replace("cli-FullHit", name))
+    listed = CliRunner().invoke(
+        app, ["list", "--impl", str(path)], env={"COLUMNS": str(columns), "TERM": "dumb"}
+    )
+    names = [line.split()[0] for line in listed.output.splitlines() if line[:1].isalpha()]
+    assert {name, "sglang-unified-python-commit", "radix"} <= set(names)
+
+
 def test_lists_what_a_file_registers_too(tmp_path: Path) -> None:
     assert "cli-FullHit" not in run("list").output
     assert "cli-FullHit" in run("list", "--impl", write(tmp_path, "FullHit")).output
@@ -84,6 +125,24 @@ def test_without_inspection_counters_do_not_convict(tmp_path: Path) -> None:
     impl = write(tmp_path, "ForkForgetsParentReference")
     assert run("replay", path, "--impl", impl).exit_code == 1
     assert run("replay", path, "--impl", impl, "--no-inspection").exit_code == 0
+
+
+ODD = {
+    "expected UTF-8": "\u00e9".encode("latin-1"),
+    "not a scenario: nested too deeply": b"[" * 100_000,
+    "not JSON": b"9" * 5_000,
+}
+
+
+@pytest.mark.parametrize("says", ODD)
+def test_a_file_that_no_scenario_could_be_in_takes_one_line(tmp_path: Path, says: str) -> None:
+    path = tmp_path / "odd.json"
+    path.write_bytes(ODD[says])
+    for impl in ("radix", "radix-index"):
+        result = run("replay", path, "--impl", impl)
+        assert result.exit_code == 2
+        (line,) = result.output.splitlines()
+        assert line.startswith(f"kvassay: {path}: {says}")
 
 
 @pytest.mark.parametrize(

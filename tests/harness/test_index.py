@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from dataclasses import replace
+from itertools import count, repeat
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from kvassay.harness import campaign
 from kvassay.harness import scenario as of_managers
 from kvassay.harness.campaign import Budget, Campaign, Geometry, Outcome
 from kvassay.harness.checker import Effect
-from kvassay.harness.contract import CacheKey, Declaration, Match, PrefixIndex, Span
+from kvassay.harness.contract import CacheKey, Declaration, Match, Node, PrefixIndex, Span
 from kvassay.harness.evidence import Seen
 from kvassay.harness.explain import Told
 from kvassay.harness.health import Health
@@ -239,6 +240,25 @@ def test_an_answer_that_cannot_be_used_is_an_error(answer: Any) -> None:
     checker.step(ops.Insert(KEY))
     with pytest.raises(Crash, match="cannot be used"):
         checker.step(ops.Match("r", KEY))
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "invariant"),
+    [
+        ("match", lambda self, key: Match(2, repeat(0)), "P3"),  # type: ignore[arg-type]
+        ("evict", lambda self, number: repeat(0), "P9"),
+        ("walk", lambda self: map(Node, count(), repeat(None), repeat(()), repeat(())), "P8"),
+    ],
+)
+def test_an_answer_without_end_is_read_as_far_as_it_may_go(
+    method: str, answer: Any, invariant: str
+) -> None:
+    endless = mine(type("Endless", (RadixIndex,), {method: answer}))
+    operations = (ops.Insert(KEY), ops.Match("r", KEY), ops.Evict(1))
+    assert replay(mine(RadixIndex), IndexScenario(None, 2, operations)).verdict is None
+    verdict = replay(endless, IndexScenario(None, 2, operations)).verdict
+    assert isinstance(verdict, Violation)
+    assert verdict.invariant == invariant
 
 
 def test_the_run_tells_what_it_met() -> None:

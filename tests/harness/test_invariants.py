@@ -65,6 +65,8 @@ def test_every_id_is_required_by_one_test_named_after_it(suite: str) -> None:
         ("P3", Declaration(CACHE), Declaration()),
         ("P4", Declaration([*CACHE, "commit"]), Declaration(CACHE)),
         ("P4", Declaration([*CACHE, "truncate"]), Declaration(["truncate"])),
+        ("P4", Declaration([*CACHE, "drafts"]), Declaration(["drafts"])),
+        ("P4", Declaration(CACHE, publish="release"), Declaration(publish="release")),
         (
             "P4",
             Declaration([*CACHE, "commit"]),

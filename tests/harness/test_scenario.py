@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvassay.harness import scenario as files
 from kvassay.harness.contract import CacheKey, Outcome, Span
 from kvassay.harness.scenario import (
     Accept,
@@ -122,12 +123,31 @@ def test_commits_do_not_count() -> None:
         (document({**ADMIT, "key": {"tokens": []}}), r"admit: expected tokens >= 0, got \[\]"),
         (document({"op": "append", "request": "a", "tokens": [-1]}), "append: expected tokens >="),
         (document({"op": "release", "request": "a", "outcome": "lost"}), r"operation 0"),
+        (document({"op": ["admit"]}), r"operation 0: expected op to be one of admit"),
     ],
 )
 def test_a_bad_file_says_what_is_wrong_and_where(text: str, says: str) -> None:
     assert from_json(document(ADMIT)).operations == (Admit("a", CacheKey((1, 2))),)
     with pytest.raises(BadScenario, match=f"^here.json: .*{says}"):
         from_json(text, "here.json")
+
+
+NESTED = "[" * 900 + "]" * 900
+LARGE = {
+    "digits": (document(num_blocks=7).replace("7", "9" * 5000), "not JSON: Exceeds the limit"),
+    "depth": ("[" * 100_000 + "]" * 100_000, "not a scenario: nested too deeply"),
+    "depth of a field": (document(note="x").replace('"x"', NESTED), "recursion limit exceeded"),
+    "length": (document(note=["x"] * 9000), r"note: Input should be a valid string, got \['x', "),
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_a_file_out_of_all_proportion_is_said_in_one_line(what: str) -> None:
+    text, says = LARGE[what]
+    with pytest.raises(BadScenario, match=f"^here.json: .*{says}") as told:
+        from_json(text, "here.json")
+    assert len(str(told.value)) < 400
+    assert "\n" not in str(told.value)
 
 
 def test_the_message_speaks_of_the_kind_that_was_meant() -> None:
@@ -155,3 +175,18 @@ def test_a_file_is_loaded_and_a_missing_one_is_said(tmp_path: Path) -> None:
     assert load(tmp_path / "one.json") == scenario
     with pytest.raises(BadScenario, match=r"none\.json: cannot be read"):
         load(tmp_path / "none.json")
+
+
+def test_a_file_in_another_encoding_or_too_large_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "one.json"
+    path.write_text(document(note="@").replace("@", "\u00e9"), encoding="utf-8")
+    assert load(path).note == "\u00e9"
+    monkeypatch.setattr(files, "MOST_BYTES", path.stat().st_size - 1)
+    with pytest.raises(BadScenario, match=r"one\.json: expected at most \d+ bytes, got more"):
+        load(path)
+    path.write_text(document(note="@").replace("@", "\u00e9"), encoding="latin-1")
+    monkeypatch.undo()
+    with pytest.raises(BadScenario, match=r"one\.json: expected UTF-8, got something else"):
+        load(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 from typing import Any
 
@@ -37,6 +38,24 @@ def test_a_hang_is_a_crash_within_the_time_limit(monkeypatch: pytest.MonkeyPatch
     assert isinstance(verdict, Crash)
     assert "it hangs" in str(verdict)
     assert (verdict.index, verdict.operation) == (1, SCENARIO.operations[1])
+
+
+class SlowToBuild(HashedCache):
+    """Takes longer than a run may, as an engine that is imported first."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        time.sleep(0.15)
+
+
+def test_building_may_take_longer_than_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "TIME_LIMIT", 0.05)
+    assert replay(registration(SlowToBuild), SCENARIO).verdict is None
+    monkeypatch.setattr(session, "BUILD_LIMIT", 0.05)
+    verdict = replay(registration(SlowToBuild), SCENARIO).verdict
+    assert isinstance(verdict, Crash)
+    assert verdict.hangs
+    assert "building it: no answer within 0.05 s" in str(verdict)
 
 
 def test_a_hang_while_exploring_is_recorded_with_its_operation(

@@ -339,3 +339,29 @@ def test_a_release_may_renew_the_other_copy_of_what_was_computed_twice() -> None
     serve(pool, "c", range(2), [2])
     assert pool.blocks.published[0].stamp < pool.blocks.published[2].stamp
     assert pool.blocks.published[0].latest == pool.blocks.published[2].stamp
+
+
+def test_knows_what_has_slots_and_was_not_published() -> None:
+    one = model(publish=Publish.RELEASE, publish_on=[Outcome.FINISHED])
+    live = admit(one, "a", (1, 2, 3, 4), [0, 1])
+    live.committed = 4
+    tags = list(live.tags)
+    assert [one.held_back(tags, reach) for reach in (0, 2, 4)] == [True, True, False]
+    other = one.tags_of(CacheKey((1, 9, 3, 4)))
+    assert not one.held_back(other, 0)
+    one.leave("a", Outcome.ABORTED)
+    assert [one.held_back(tags, reach) for reach in (0, 2)] == [True, True]
+    assert one.publications.published(tags, 4) == 0
+
+
+def test_holds_back_what_a_truncation_or_pending_drafts_cut_off_before_its_publication() -> None:
+    one = model(publish=Publish.RELEASE)
+    live = admit(one, "a", (1, 2, 3, 4, 5, 6), [0, 1, 2])
+    live.committed, live.drafts = 6, 2
+    tags = list(live.tags)
+    one.truncate(live, 5)
+    live.drafts = 1
+    one.leave("a", Outcome.FINISHED)
+    assert one.publications.published(tags, 6) == 4
+    assert one.held_back(tags, 4)
+    assert not one.held_back(tags[:5], 4)

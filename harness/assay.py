@@ -21,7 +21,7 @@ from kvassay.harness.campaign import (
     Geometry,
     load_known,
 )
-from kvassay.harness.contract import ContractError
+from kvassay.harness.contract import CacheManager, ContractError
 from kvassay.harness.deviations import Deviation, deviations_of
 from kvassay.harness.drawing import operation as drawn_operation
 from kvassay.harness.explain import Told
@@ -44,6 +44,9 @@ class Plan:
     """What the command line asks for."""
 
     budget: Budget = CHECK
+    examples: int | None = None
+    """What was asked for, if anything."""
+    seconds: float | None = None
     geometry: Geometry = ANY_SHAPE
     inspection: bool = True
     strict_deviations: bool = False
@@ -66,11 +69,25 @@ class Plan:
         )
         return cls(
             budget=budget,
+            examples=option("examples"),
+            seconds=option("seconds"),
             geometry=Geometry(option("num_blocks"), option("block_size")),
             inspection=not option("no_inspection"),
             strict_deviations=option("strict_deviations"),
             counterexamples=Path(option("counterexamples") or "results/counterexamples"),
         )
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """The mode, and what narrows the run, for its record."""
+        shape = self.geometry
+        narrowed = {
+            "num_blocks": shape.num_blocks,
+            "block_size": shape.block_size,
+            "inspection": None if self.inspection else "none",
+        }
+        mode = "check" if self.budget.derandomized else "search"
+        return {"assay": mode} | {k: str(v) for k, v in narrowed.items() if v is not None}
 
 
 class Assay:
@@ -98,10 +115,10 @@ class Assay:
 
     def _known(self) -> list[Script]:
         """The pinned corpus, and the counterexamples that were found before."""
-        subject, folder, name = self.subject, self.plan.counterexamples, self.registration.name
+        subject, folder = self.subject, self.plan.counterexamples
         known = load_known([corpus_folder(subject.corpus)]) if subject.corpus else []
         for invariant in (*subject.law, ERROR):
-            known += load_known([folder], f"{name}-{invariant}.json", subject.load)
+            known += load_known([folder], self._file_name(invariant), subject.load)
         return known
 
     # ---------------------------------------------------------------------------------- verdicts
@@ -109,8 +126,12 @@ class Assay:
     def require(self, invariant: str) -> None:
         """Pass, or end the test with what the campaign says about the invariant."""
         verdict = self._judge(invariant)
-        self._news.append({"verdict": verdict.as_dict(), "suite": self.suite})
+        self._tell(verdict)
         self._end(verdict)
+
+    def _tell(self, verdict: Verdict) -> None:
+        kind = self.registration.kind.__name__
+        self._news.append({"verdict": verdict.as_dict(), "kind": kind, "suite": self.suite})
 
     def _judge(self, invariant: str) -> Verdict:
         declaration = self.registration.declaration
@@ -130,7 +151,7 @@ class Assay:
         undocumented = []
         for finding in others:
             verdict = self._judge(finding.invariant)
-            self._news.append({"verdict": verdict.as_dict(), "suite": self.suite})
+            self._tell(verdict)
             if verdict.status is Status.FAIL:
                 undocumented.append(f"{finding.verdict}\nreplay: {self._replay(finding)}")
         if ERROR in self.outcome.findings:
@@ -190,7 +211,13 @@ class Assay:
         )
 
     def _path(self, finding: Finding) -> Path:
-        return self.plan.counterexamples / f"{self.registration.name}-{finding.invariant}.json"
+        return self.plan.counterexamples / self._file_name(finding.invariant)
+
+    def _file_name(self, invariant: str) -> str:
+        """Of a counterexample; kinds may share a name, so all but the managers' tell theirs."""
+        name, kind = self.registration.name, self.registration.kind
+        of_kind = "" if kind is CacheManager else f"-{kind.__name__}"
+        return f"{name}{of_kind}-{invariant}.json"
 
     def _replay(self, finding: Finding) -> str:
         blind = "" if finding.inspected and self.plan.inspection else " --no-inspection"
@@ -213,6 +240,7 @@ class Assay:
                     "reference": self.registration.reference,
                     "suite": self.suite,
                     "seed": "derandomized" if self.plan.budget.derandomized else "random",
+                    "options": self.plan.asked,
                     "examples": outcome.examples,
                     "operations": outcome.num_operations,
                     "seconds": outcome.seconds,
@@ -241,8 +269,8 @@ class Assay:
 
     def tell_misuse(self, tried: int, wrong: list[str]) -> None:
         """Misuse that was not refused cleanly, where that is not claimed: told, not judged."""
-        name = self.registration.name
-        self._news.append({"misuse": {"implementation": name, "tried": tried, "wrong": wrong}})
+        told = {"implementation": self.registration.name, "tried": tried, "wrong": wrong}
+        self._news.append({"misuse": told, "kind": self.registration.kind.__name__})
 
     def take_news(self) -> list[dict[str, Any]]:
         """What was not yet reported to the terminal."""

@@ -8,15 +8,20 @@ then read their verdicts off it. Loaded by the project's own configuration or wi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kvassay.harness import options
 from kvassay.harness.assay import Assay, AssayError, Plan
-from kvassay.harness.contract import CacheManager
+from kvassay.harness.contract import CacheManager, PagedAttention
+from kvassay.harness.pairs.pairing import pairing
 from kvassay.harness.registry import Registration, built_in_names, find
 from kvassay.harness.summary import PROPERTY, Summary
+
+if TYPE_CHECKING:
+    from kvassay.harness.attention.assay import KernelAssay
+    from kvassay.harness.pairs.assay import PairAssay
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,6 +54,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "pair" in metafunc.fixturenames:
+        _each_pair(metafunc)
     if "assay" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("suite")
@@ -63,10 +70,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("assay", fitting or [pytest.param(kind, id="none")], indirect=True)
 
 
+def _each_pair(metafunc: pytest.Metafunc) -> None:
+    """Managers and kernels, each with each; see `harness.pairs.pairing`."""
+    pairs = pairing(implementations(metafunc.config)).pairs
+    fitting = [pytest.param(pair, id="+".join(half.name for half in pair)) for pair in pairs]
+    metafunc.parametrize("pair", fitting or [pytest.param(CacheManager, id="none")], indirect=True)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the suites that assay another kind; it is a mistake if none is left."""
-    assaying = {item: params["assay"] for item in items if "assay" in (params := _params(item))}
+    assaying = {
+        item: params[name]
+        for item in items
+        for name in FIXTURES
+        if name in (params := _params(item))
+    }
     left_out = {item: kind for item, kind in assaying.items() if isinstance(kind, type)}
     if not left_out:
         return
@@ -74,7 +93,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if asked and len(left_out) == len(assaying):
         found = ", ".join(f"{entry.name} is a {entry.kind.__name__}" for entry in asked)
         kinds = ", ".join(sorted({kind.__name__ for kind in left_out.values()}))
-        _mistaken(config, f"nothing to assay: {found}; the suites here are for {kinds}")
+        told = f"nothing to assay: {found}; the suites here are for {kinds}"
+        _mistaken(config, "; ".join(filter(None, (told, pairing(asked).note))))
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
 
@@ -106,10 +126,13 @@ def _params(item: pytest.Item) -> dict[str, Any]:
     return {} if callspec is None else callspec.params
 
 
+FIXTURES = ("assay", "pair")
+"""Those that stand for a campaign."""
 MISTAKE = "kvassay mistake"
 MISTAKEN = pytest.StashKey[str]()
 CHOSEN = pytest.StashKey[list[Registration]]()
-RUNNING = pytest.StashKey[dict[tuple[str, str], Assay]]()
+RUNNING = pytest.StashKey["dict[tuple[type, str, str], Assay | KernelAssay]"]()
+PAIRS = pytest.StashKey["dict[tuple[str, str], PairAssay]"]()
 
 
 def implementations(config: pytest.Config) -> list[Registration]:
@@ -120,7 +143,7 @@ def implementations(config: pytest.Config) -> list[Registration]:
 
 
 def _resolve(references: list[str]) -> list[Registration]:
-    found: dict[str, Registration] = {}
+    found: dict[tuple[type, str], Registration] = {}
     for reference in references:
         try:
             registrations = find(reference)
@@ -129,20 +152,45 @@ def _resolve(references: list[str]) -> list[Registration]:
         for registration in registrations:
             if not registration.available:
                 raise pytest.UsageError(f"--impl {reference}: {registration.wanted}")
-            found[registration.name] = registration
+            found[registration.kind, registration.name] = registration
     return list(found.values())
 
 
 @pytest.fixture(scope="session")
-def assay(request: pytest.FixtureRequest) -> Assay:
+def assay(request: pytest.FixtureRequest) -> Assay | KernelAssay:
     """The campaign of this suite against this implementation (run at its first use)."""
     registration, suite = request.param
     running = request.config.stash.setdefault(RUNNING, {})
-    key = (registration.name, suite)
+    key = (registration.kind, registration.name, suite)
     if key not in running:
         plan = Plan.from_options(request.config)
         try:
-            running[key] = Assay(registration, suite, plan)
+            running[key] = _begin(registration, suite, plan)
+        except AssayError as error:
+            pytest.fail(str(error), pytrace=False)
+    return running[key]
+
+
+def _begin(registration: Registration, suite: str, plan: Plan) -> Assay | KernelAssay:
+    """Kernels are assayed check by check; only they need torch."""
+    if registration.kind is not PagedAttention:
+        return Assay(registration, suite, plan)
+    from kvassay.harness.attention.assay import KernelAssay
+
+    return KernelAssay(registration, suite, plan)
+
+
+@pytest.fixture(scope="session")
+def pair(request: pytest.FixtureRequest) -> PairAssay:
+    """The campaign of this manager with this kernel (run at its first use)."""
+    from kvassay.harness.pairs.assay import PairAssay
+
+    manager, kernel = request.param
+    running = request.config.stash.setdefault(PAIRS, {})
+    key = (manager.name, kernel.name)
+    if key not in running:
+        try:
+            running[key] = PairAssay(manager, kernel, Plan.from_options(request.config))
         except AssayError as error:
             pytest.fail(str(error), pytrace=False)
     return running[key]
@@ -152,13 +200,18 @@ def assay(request: pytest.FixtureRequest) -> Assay:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
     """Hand the verdicts of a test to the terminal, across processes."""
     report = (yield).get_result()
-    running = getattr(item, "funcargs", {}).get("assay")
-    if call.when == "call" and isinstance(running, Assay):
-        report.user_properties += [(PROPERTY, news) for news in running.take_news()]
+    given = getattr(item, "funcargs", {})
+    for running in filter(None, map(given.get, FIXTURES)):
+        if call.when == "call" and hasattr(running, "take_news"):
+            report.user_properties += [(PROPERTY, news) for news in running.take_news()]
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
-    if not any("assay" in getattr(item, "fixturenames", ()) for item in items):
+    asked = {name for item in items for name in getattr(item, "fixturenames", ())} & {*FIXTURES}
+    if not asked:
         return []
-    names = [registration.name for registration in implementations(config)]
-    return [f"kvassay: assaying {', '.join(names)} ({config.getoption('assay_mode')})"]
+    chosen = implementations(config)
+    names = {registration.name: None for registration in chosen}
+    note = pairing(chosen).note if "pair" in asked else ""
+    told = f"kvassay: assaying {', '.join(names)} ({config.getoption('assay_mode')})"
+    return [told, *([f"kvassay: {note}"] if note else [])]

@@ -13,7 +13,7 @@ import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -59,6 +59,8 @@ class Registration:
     """What to pass to ``--impl`` to find it again: the name, a file or a module."""
     origin: Path | None = None
     """Source file of the registering module; deviations are looked for beside it."""
+    execution: object = field(default=None, compare=False, repr=False)
+    """Which execution of that file registered it: a file that is loaded again registers again."""
 
     @property
     def version(self) -> str:
@@ -93,7 +95,8 @@ class Registration:
         return instance
 
 
-_registered: dict[str, Registration] = {}
+_registered: dict[tuple[type, str], Registration] = {}
+"""By kind and name: a manager and a kernel that belong together may share a name."""
 
 
 def implementation(
@@ -108,10 +111,13 @@ def implementation(
 
     A CacheManager factory is called with the keywords ``num_blocks, block_size``, a PrefixIndex
     with ``capacity, page_size``, a PagedAttention and an Engine with none. Raises `ContractError`
-    for an unknown kind, a capability the kind does not have, or a name that is taken.
+    for an unknown kind, a capability the kind does not have, or a name that is taken by another
+    implementation of the kind, in another file or the same.
     """
 
-    origin = Path(sys._getframe(1).f_code.co_filename).resolve()
+    caller = sys._getframe(1)
+    origin = Path(caller.f_code.co_filename).resolve()
+    execution = caller.f_globals.get("__spec__") or caller.f_globals
 
     def register(factory: Factory) -> Factory:
         declared = declaration if declaration is not None else Declaration()
@@ -125,6 +131,7 @@ def implementation(
                 install=install,
                 reference=name,
                 origin=origin,
+                execution=execution,
             )
         )
         return factory
@@ -135,13 +142,19 @@ def implementation(
 def add(registration: Registration) -> None:
     """Enter a registration, checking name, kind and declaration."""
     _check_registration(registration)
-    known = _registered.get(registration.name)
+    key = (registration.kind, registration.name)
+    known = _registered.get(key)
     if known is not None and not _same_source(known, registration):
         raise ContractError(
             f"the name {registration.name!r} is taken by {known.origin}; "
             f"{registration.origin} must choose another"
         )
-    _registered[registration.name] = registration
+    if known is not None and known.execution is registration.execution is not None:
+        raise ContractError(
+            f"the name {registration.name!r} is given twice in {registration.origin}: "
+            f"expected one {registration.kind.__name__} of that name"
+        )
+    _registered[key] = registration
 
 
 def _same_source(one: Registration, other: Registration) -> bool:
@@ -208,12 +221,13 @@ def built_in_names() -> list[str]:
 def find(reference: str) -> list[Registration]:
     """Registrations behind what a user typed: a name, ``./file.py``, ``package.module``, ``exec:``.
 
-    Raises `UnknownImplementation` with the known names, or what went wrong in the import.
+    A name stands for every kind of implementation that bears it. Raises `UnknownImplementation`
+    with the known names, or what went wrong in the import.
     """
     if reference in entry_points():
-        return [_load_entry_point(reference)]
-    if reference in _registered:
-        return [_registered[reference]]
+        return _load_entry_point(reference)
+    if named := _named(reference):
+        return named
     if reference.startswith("exec:"):
         from kvassay.harness import bridge
 
@@ -222,23 +236,27 @@ def find(reference: str) -> list[Registration]:
         return _load_file(reference)
     if "." in reference or importlib.util.find_spec(reference) is not None:
         return _load_module(reference)
-    known = ", ".join(sorted({*entry_points(), *_registered})) or "none"
+    known = ", ".join(sorted({*entry_points(), *(name for _, name in _registered)})) or "none"
     raise UnknownImplementation(
         f"no implementation {reference!r}: expected a known name ({known}), "
         "a file ./my_cache.py, a module my_package.cache or a command exec:'python adapter.py'"
     )
 
 
-def _load_entry_point(name: str) -> Registration:
+def _named(name: str) -> list[Registration]:
+    return [entry for (_, known), entry in _registered.items() if known == name]
+
+
+def _load_entry_point(name: str) -> list[Registration]:
     point = entry_points()[name]
     loaded = point.load()
-    if name not in _registered and isinstance(loaded, ModuleType):
+    if not _named(name) and isinstance(loaded, ModuleType):
         _recognised(loaded, Path(loaded.__file__ or "").resolve())
-    if name not in _registered:
+    if not _named(name):
         raise UnknownImplementation(
             f"entry point {name!r} loads {point.value}, which registers no implementation so named"
         )
-    return _registered[name]
+    return _named(name)
 
 
 def _load_file(reference: str) -> list[Registration]:
@@ -301,7 +319,7 @@ def _at(found: list[Registration], reference: str) -> list[Registration]:
     placed = []
     for entry in found:
         moved = replace(entry, reference=reference)
-        _registered[entry.name] = moved
+        _registered[moved.kind, moved.name] = moved
         placed.append(moved)
     return placed
 

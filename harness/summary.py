@@ -11,7 +11,7 @@ import pytest
 from kvassay.harness.record import write
 from kvassay.harness.recording import record_of
 from kvassay.harness.verdict import Status
-from kvassay.harness.verdict_table import as_text
+from kvassay.harness.verdict_table import Judged, as_text, by_column
 
 PROPERTY = "kvassay"
 
@@ -21,11 +21,12 @@ class Summary:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.verdicts: dict[str, dict[str, list[Status]]] = defaultdict(lambda: defaultdict(list))
+        self.judged: list[Judged] = []
         self.runs: list[dict[str, Any]] = []
         self.entries: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
         """Verdicts by implementation and suite, for the records."""
-        self.misuse: dict[str, dict[str, Any]] = {}
+        self.misuse: dict[tuple[str, str], dict[str, Any]] = {}
+        """By implementation and kind."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call":
@@ -37,19 +38,26 @@ class Summary:
     def _take(self, payload: dict[str, Any]) -> None:
         if "verdict" in payload:
             verdict = payload["verdict"]
-            statuses = self.verdicts[verdict["implementation"]][verdict["invariant"]]
-            statuses.append(Status(verdict["status"]))
+            told = verdict["implementation"], payload["kind"], verdict["invariant"]
+            self.judged.append((*told, Status(verdict["status"])))
             self.entries[verdict["implementation"], payload["suite"]].append(verdict)
         if "run" in payload:
-            self.runs.append(payload["run"])
+            self._take_run(payload["run"])
         if "misuse" in payload:
-            self.misuse[payload["misuse"]["implementation"]] = payload["misuse"]
+            told = payload["misuse"]
+            self.misuse[told["implementation"], payload["kind"]] = told
+
+    def _take_run(self, run: dict[str, Any]) -> None:
+        """A kernel's run grows with every check: the newest account is the whole one."""
+        same = (run["suite"], *_subject(run))
+        self.runs = [known for known in self.runs if (known["suite"], *_subject(known)) != same]
+        self.runs.append(run)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if not self.verdicts:
+        if not self.judged:
             return
         terminalreporter.section("kvassay verdicts")
-        terminalreporter.write_line(as_text(self.verdicts, terminalreporter.hasmarkup))
+        terminalreporter.write_line(as_text(by_column(self.judged), terminalreporter.hasmarkup))
         for line in self.lines():
             terminalreporter.write_line(line)
 
@@ -66,10 +74,15 @@ class Summary:
     def lines(self) -> list[str]:
         """Declarations, health of the runs, what was never met, and the findings."""
         out = []
-        for name in sorted({run["implementation"] for run in self.runs}):
-            runs = [run for run in self.runs if run["implementation"] == name]
-            out += ["", *_about(name, runs), *_misused(self.misuse.get(name))]
+        for name, kind in sorted({_subject(run) for run in self.runs}):
+            runs = [run for run in self.runs if _subject(run) == (name, kind)]
+            told = self.misuse.get((name, kind))
+            out += ["", *_about(f"{name} ({kind})", runs), *_misused(told)]
         return out
+
+
+def _subject(run: dict[str, Any]) -> tuple[str, str]:
+    return run["implementation"], run["kind"]
 
 
 def _about(name: str, runs: list[dict[str, Any]]) -> list[str]:
@@ -80,7 +93,7 @@ def _about(name: str, runs: list[dict[str, Any]]) -> list[str]:
     lines = [
         f"{name}: {examples} examples, {operations} operations in {seconds:.1f} s",
         f"  declares {declared or 'nothing beyond the defaults'}",
-        f"  {_health(runs, operations)}",
+        f"  {runs[0].get('health') or _health(runs, operations)}",
     ]
     stale = _everywhere([run["stale_declarations"] for run in runs])
     lines += [f"  stale declaration: {text}" for text in stale]

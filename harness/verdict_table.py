@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from kvassay.harness.invariants import LAW
+from kvassay.harness.attention.law import WHOLE_LAW
 from kvassay.harness.record import Record
 from kvassay.harness.verdict import Status, worst
 
 Verdicts = Mapping[str, Mapping[str, Sequence[Status]]]
-"""Implementation -> invariant -> what each suite said."""
+"""Column -> invariant -> what each suite said."""
+Judged = tuple[str, str, str, Status]
+"""Implementation, its kind, invariant, and what one suite said."""
 STYLES = {
     Status.PASS: "green",
     Status.FAIL: "bold red",
@@ -26,14 +28,37 @@ STYLES = {
 
 
 def merged(records: Iterable[Record]) -> Verdicts:
-    """The verdicts of the newest record of each implementation and suite (records by age)."""
-    newest: dict[tuple[str, str], Record] = {}
+    """The verdicts of the newest record of each implementation, suite and shape (records by age).
+
+    What one shape did not reach and another did is reached.
+    """
+    newest: dict[tuple[str | None, ...], Record] = {}
     for record in records:
-        newest[record.subject.name, record.suite] = record
-    verdicts: dict[str, dict[str, list[Status]]] = defaultdict(lambda: defaultdict(list))
+        subject, options = record.subject, record.options
+        shape = options.get("num_blocks"), options.get("block_size")
+        newest[(subject.name, subject.kind, record.suite, *shape)] = record
+    judged: dict[tuple[str, str, str], set[Status]] = defaultdict(set)
     for record in newest.values():
         for entry in record.verdicts:
-            verdicts[record.subject.name][entry.invariant].append(entry.status)
+            judged[record.subject.name, record.subject.kind, entry.invariant].add(entry.status)
+    return by_column(
+        (*subject_and_invariant, status)
+        for subject_and_invariant, statuses in judged.items()
+        for status in sorted(statuses - {Status.NOT_REACHED} or statuses)
+    )
+
+
+def by_column(judged: Iterable[Judged]) -> Verdicts:
+    """Verdicts by name; by name and kind where two kinds of a name share an invariant."""
+    judged = list(judged)
+    kinds: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for name, kind, invariant, _ in judged:
+        kinds[name, invariant].add(kind)
+    apart = {name for (name, _), judging in kinds.items() if len(judging) > 1}
+    verdicts: dict[str, dict[str, list[Status]]] = defaultdict(lambda: defaultdict(list))
+    for name, kind, invariant, status in judged:
+        column = f"{name} ({kind})" if name in apart else name
+        verdicts[column][invariant].append(status)
     return verdicts
 
 
@@ -41,7 +66,7 @@ def rows(verdicts: Verdicts, names: Sequence[str]) -> list[list[Status | None]]:
     """One row per invariant of the law that anybody was judged by."""
     return [
         cells
-        for invariant in LAW
+        for invariant in WHOLE_LAW
         if any(cells := [_cell(verdicts[name].get(invariant)) for name in names])
     ]
 
@@ -52,7 +77,7 @@ def _cell(statuses: Sequence[Status] | None) -> Status | None:
 
 def judged(verdicts: Verdicts) -> list[str]:
     """The invariants of the rows."""
-    return [i for i in LAW if any(verdicts[name].get(i) for name in verdicts)]
+    return [i for i in WHOLE_LAW if any(verdicts[name].get(i) for name in verdicts)]
 
 
 def total(verdicts: Verdicts, name: str) -> str:
@@ -70,7 +95,7 @@ def as_text(verdicts: Verdicts, colour: bool = False) -> str:
         table.add_column(name, no_wrap=True)
     for invariant, cells in zip(judged(verdicts), rows(verdicts, names), strict=True):
         shown = [f"[{STYLES[cell]}]{cell}[/]" if cell else "" for cell in cells]
-        table.add_row(f"{invariant:<4}{LAW[invariant].title}", *shown)
+        table.add_row(f"{invariant:<4}{WHOLE_LAW[invariant].title}", *shown)
     table.add_section()
     table.add_row("total", *(total(verdicts, name) for name in names))
     out = io.StringIO()
@@ -88,16 +113,23 @@ def as_markdown(verdicts: Verdicts, records: Iterable[Record]) -> str:
     ]
     for invariant, cells in zip(judged(verdicts), rows(verdicts, names), strict=True):
         shown = " | ".join(_word(cell) for cell in cells)
-        lines.append(f"| {invariant} {LAW[invariant].title} | {shown} |")
+        lines.append(f"| {invariant} {WHOLE_LAW[invariant].title} | {shown} |")
     lines.append("| **total** | " + " | ".join(total(verdicts, name) for name in names) + " |")
     lines += ["", "`-` is *not claimed*; an empty cell was not judged.", ""]
-    about = {record.subject.name: record for record in records}
-    for name in names:
-        subject = about[name].subject
+    return "\n".join(lines + _subjects(records)) + "\n"
+
+
+def _subjects(records: Iterable[Record]) -> list[str]:
+    """A line per implementation of the newest records; it says the kind if several share a name."""
+    subjects = {(r.subject.name, r.subject.kind): r.subject for r in records}
+    shared = Counter(name for name, _ in subjects)
+    lines = []
+    for (name, kind), subject in sorted(subjects.items()):
         declared = {k: v for k, v in subject.declaration.items() if k != "capabilities"}
         values = "; ".join(f"{key}={value}" for key, value in declared.items()) or "the defaults"
-        lines.append(f"- **{name}** {subject.version}: declares {values}")
-    return "\n".join(lines) + "\n"
+        of_kind = f" ({kind})" if shared[name] > 1 else ""
+        lines.append(f"- **{name}**{of_kind} {subject.version}: declares {values}")
+    return lines
 
 
 def _word(cell: Status | None) -> str:

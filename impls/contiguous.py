@@ -12,6 +12,9 @@ moved. Three ways to choose its length (those that the paper on PagedAttention c
 The first two waste the part of a run that is never filled, the last one leaves gaps between runs
 that fit nobody. Neither can share a block, as a block has one place in one run.
 
+The kernel of the same time, `contiguous` too, copies every sequence into one piece and attends to
+that; see `dense_attention`.
+
 Invariants:
 
 * the runs of live requests do not overlap, and `_taken` marks exactly the blocks in them;
@@ -29,9 +32,13 @@ from kvassay.harness.contract import (
     CacheManager,
     Capability,
     Declaration,
+    Determinism,
     Outcome,
     OutOfBlocks,
+    PagedAttention,
     Placement,
+    Rounding,
+    Tail,
 )
 from kvassay.harness.registry import implementation
 from kvassay.impls.inputs import field_of, live_request, new_request, token_list, whole
@@ -179,3 +186,30 @@ class OracleManager(_ContiguousManager):
             raise OutOfBlocks(f"the {len(behind)} blocks behind the run are not all free")
         self._mark(behind, taken=True)
         state.run = wanted
+
+
+@implementation(
+    "contiguous",
+    kind=PagedAttention,
+    declaration=Declaration(
+        capabilities=frozenset(
+            {
+                Capability.CAUSAL,
+                Capability.WINDOW,
+                Capability.ALIBI,
+                Capability.SCALES,
+                Capability.LSE,
+                Capability.OUTPUT,
+                Capability.VALIDATES_INPUT,
+            }
+        ),
+        rounding=Rounding.P,
+        tail=Tail.ANY,
+        determinism=Determinism.BATCH,
+    ),
+)
+def dense_attention() -> PagedAttention:
+    """The kernel that knows no block table; imported when it is built, as PyTorch takes seconds."""
+    from kvassay.impls.dense_attention import DenseAttention
+
+    return DenseAttention()

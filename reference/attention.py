@@ -66,8 +66,8 @@ def attend(batch: AttentionBatch) -> Attended:
     """The exact result; raises `ValueError` for a batch that is none (see `check`)."""
     check(batch)
     num_tokens, num_q_heads, _ = batch.query.shape
-    output = torch.zeros(num_tokens, num_q_heads, batch.value_cache.shape[-1], dtype=F64)
-    lse = torch.full((num_tokens, num_q_heads), -torch.inf, dtype=F64)
+    output = torch.empty(num_tokens, num_q_heads, batch.value_cache.shape[-1], dtype=F64)
+    lse = torch.empty(num_tokens, num_q_heads, dtype=F64)
     for sequence in sequences(batch):
         output[sequence.rows], lse[sequence.rows] = softmax(sequence)
     return Attended(output, lse)
@@ -76,8 +76,8 @@ def attend(batch: AttentionBatch) -> Attended:
 def softmax(sequence: Sequence) -> tuple[Tensor, Tensor]:
     """Output ``[q, num_q_heads, head_dim_v]`` and LSE ``[q, num_q_heads]`` of one sequence."""
     weights, lse = weights_of(sequence)
-    value = sequence.value.repeat_interleave(sequence.group, dim=1)
-    return torch.einsum("hqn,nhd->qhd", weights, value), lse.T
+    grouped = weights.view(sequence.key.shape[1], sequence.group, *weights.shape[1:])
+    return torch.einsum("kgqn,nkd->qkgd", grouped, sequence.value).flatten(1, 2), lse.T
 
 
 def weights_of(sequence: Sequence) -> tuple[Tensor, Tensor]:
@@ -146,7 +146,7 @@ def _scaled(cache: Tensor, scale: Any, blocks: Tensor, slots: Tensor, wanted: Te
     rows[wanted] = cache[blocks.to(cache.device), slots.to(cache.device)].cpu().to(F64)
     if scale is None:
         return rows
-    factor = torch.as_tensor(scale).cpu().to(F64)
+    factor = torch.as_tensor(scale, dtype=F64, device="cpu")
     if factor.dim() == 3:
         rows[wanted] *= factor[blocks, slots][..., None]
         return rows
@@ -154,9 +154,9 @@ def _scaled(cache: Tensor, scale: Any, blocks: Tensor, slots: Tensor, wanted: Te
 
 
 def _logits(batch: AttentionBatch, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
-    group = query.shape[1] // key.shape[1]
     scale = query.shape[2] ** -0.5 if batch.scale is None else float(batch.scale)
-    logits = scale * torch.einsum("qhd,nhd->hqn", query, key.repeat_interleave(group, dim=1))
+    grouped = query.view(query.shape[0], key.shape[1], -1, query.shape[2])
+    logits = scale * torch.einsum("qkgd,nkd->kgqn", grouped, key).flatten(0, 1)
     if batch.softcap is not None:
         logits = batch.softcap * torch.tanh(logits / batch.softcap)
     if batch.alibi_slopes is not None:
@@ -183,7 +183,7 @@ def _check_shapes(batch: AttentionBatch) -> None:
     num_q_heads, head_dim = batch.query.shape[1:]
     if head_dim != key[3]:
         raise ValueError(f"query: expected head size {key[3]} as the keys have, got {head_dim}")
-    if num_q_heads == 0 or num_q_heads % max(key[2], 1):
+    if 0 in (num_q_heads, key[2]) or num_q_heads % key[2]:
         raise ValueError(f"query: expected a multiple of {key[2]} KV heads, got {num_q_heads}")
 
 

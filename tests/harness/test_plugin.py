@@ -87,7 +87,42 @@ def test_each_campaign_runs_once_however_many_workers_there_are(
     for workers in ("-n0", "-n2"):
         result = assay(pytester, impl, workers, examples=40)
         assert result.ret == pytest.ExitCode.OK
-        result.stdout.fnmatch_lines(["sound: 160 examples, *"])
+        result.stdout.fnmatch_lines(["sound (CacheManager): 160 examples, *"])
+
+
+TWINS = """
+from kvassay.harness.contract import CacheManager, PrefixIndex
+from kvassay.harness.registry import implementation
+
+@implementation("twin", kind=CacheManager)
+class Manager:
+    def __init__(self, num_blocks, block_size):
+        self.num_blocks, self.block_size = num_blocks, block_size
+    def admit(self, request, key): raise ZeroDivisionError("the manager")
+    def append(self, request, tokens): ...
+    def block_table(self, request): ...
+    def release(self, request, outcome=None): ...
+
+@implementation("twin", kind=PrefixIndex)
+class Index:
+    def __init__(self, capacity, page_size): ...
+    def insert(self, key, values): raise ZeroDivisionError("the index")
+    def match(self, key): raise ZeroDivisionError("the index")
+"""
+
+
+def test_kinds_that_share_a_name_are_told_apart(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(my_cache=TWINS)
+    result = assay(pytester, "--impl=./my_cache.py", "-k", "(allocator and a1) or (index and p1)")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    told = result.stdout.str()
+    for kind, file in (("CacheManager", "twin-error"), ("PrefixIndex", "twin-PrefixIndex-error")):
+        assert re.search(rf"^twin \({kind}\): \d+ examples", told, re.M)
+        assert f"counterexamples/{file}.json --impl" in told
+    folder = pytester.path / "results/counterexamples"
+    texts = {path.name: path.read_text() for path in folder.iterdir()}
+    assert set(texts) == {"twin-error.json", "twin-PrefixIndex-error.json"}
+    assert len(set(texts.values())) == 2
 
 
 def test_a_missing_method_is_named(pytester: pytest.Pytester) -> None:

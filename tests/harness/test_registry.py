@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from kvassay.harness.contract import (
     Capability,
     ContractError,
     Declaration,
+    PagedAttention,
     PrefixIndex,
 )
 from kvassay.harness.registry import (
@@ -66,7 +69,7 @@ def test_finds_an_entry_point_by_name(name: str) -> None:
 
 def test_built_ins_are_the_entry_points_that_adapt_no_engine() -> None:
     contiguous = ["contiguous", "contiguous-oracle", "contiguous-pow2"]
-    assert registry.built_in_names() == [*contiguous, "paged", "radix", "radix-index"]
+    assert registry.built_in_names() == [*contiguous, "paged", "radix", "radix-index", "torch"]
 
 
 def test_finds_what_a_file_registers(tmp_path: Path) -> None:
@@ -135,9 +138,60 @@ def test_a_name_is_taken_once_but_a_source_may_register_again(tmp_path: Path) ->
     find(str(one))
     with pytest.raises(ContractError, match=r"'own' is taken by .*one.py; .*other.py must choose"):
         find(str(other))
-    for _ in range(2):
-        implementation("mine", kind=CacheManager)(Cache)
+    assert find(str(one))[0].origin == one
+    implementation("mine", kind=CacheManager)(Cache)
     assert find("mine")[0].origin == Path(__file__).resolve()
+
+
+def test_a_file_that_is_loaded_again_may_register_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, "own")
+    (by_path,) = find(str(path))
+    monkeypatch.syspath_prepend(tmp_path)
+    (by_module,) = find("own_cache")
+    assert by_module.factory is not by_path.factory
+    importlib.reload(sys.modules["own_cache"])
+    assert find("own")[0].factory is not by_module.factory
+
+
+def test_a_name_stands_once_in_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "own")
+    once = path.read_text()
+    path.write_text(once + once.replace("CacheManager", "PrefixIndex"))
+    assert [entry.kind for entry in find(str(path))] == [CacheManager, PrefixIndex]
+    twice = tmp_path / "twice.py"
+    twice.write_text(once.replace("own", "again") * 2)
+    with pytest.raises(ContractError, match=r"'again' is given twice in .*twice.py: expected one"):
+        find(str(twice))
+
+
+KERNEL = """
+from kvassay.harness.contract import PagedAttention
+
+@implementation({name!r}, kind=PagedAttention)
+class Kernel:
+    def __call__(self, batch): ...
+"""
+
+
+def test_a_name_may_stand_for_one_implementation_of_each_kind(tmp_path: Path) -> None:
+    path = write(tmp_path, "own")
+    path.write_text(SOURCE.format(name="own") + KERNEL.format(name="own"))
+    for reference in (str(path), "own"):
+        assert [found.kind for found in find(reference)] == [CacheManager, PagedAttention]
+        assert {(found.name, found.reference) for found in find(reference)} == {("own", str(path))}
+    assert type(find("own")[1].build()).__name__ == "Kernel"
+    with pytest.raises(ContractError, match=r"'own' is taken by .*own_cache.py; .*test_registry"):
+        implementation("own", kind=PagedAttention)(Cache)
+    implementation("own", kind=PrefixIndex)(Cache)
+    assert len(find("own")) == 3
+
+
+def test_the_contiguous_baseline_is_a_manager_and_a_kernel() -> None:
+    assert {found.kind for found in find("contiguous")} == {CacheManager, PagedAttention}
+    assert [found.kind for found in find("contiguous-pow2")] == [CacheManager]
+    assert [found.kind for found in find("torch")] == [PagedAttention]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a[1]", "a:b", "a\\b"])

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from kvassay.harness import registry
-from kvassay.harness.contract import CacheKey, CacheManager, Outcome, OutOfBlocks, Placement
+from kvassay.harness.contract import (
+    CacheKey,
+    CacheManager,
+    Outcome,
+    OutOfBlocks,
+    PagedAttention,
+    Placement,
+)
 from kvassay.impls.contiguous import MaxLengthManager, OracleManager, PowerOfTwoManager
 
 Manager = MaxLengthManager | PowerOfTwoManager | OracleManager
@@ -20,7 +27,8 @@ def prompt(length: int) -> CacheKey:
 
 
 def test_are_registered_as_contiguous() -> None:
-    found = registry.find("kvassay.impls.contiguous")
+    *found, kernel = registry.find("kvassay.impls.contiguous")
+    assert (kernel.name, kernel.kind) == ("contiguous", PagedAttention)
     assert [entry.name for entry in found] == [
         "contiguous",
         "contiguous-pow2",

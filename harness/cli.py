@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -10,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kvassay.harness.contract import ContractError
+from kvassay.harness.attention.case import BadCase
+from kvassay.harness.contract import CacheManager, ContractError, PagedAttention
 from kvassay.harness.explain import Told
 from kvassay.harness.registry import (
     Registration,
@@ -19,12 +21,15 @@ from kvassay.harness.registry import (
     entry_points,
     find,
 )
-from kvassay.harness.scenario import BadScenario
+from kvassay.harness.scenario import BadScenario, text_of
 from kvassay.harness.session import without_inspection
 from kvassay.harness.showing import declared_values
-from kvassay.harness.subjects import subject_of
+from kvassay.harness.subjects import teller_of
+from kvassay.harness.violation import Crash
 
 USAGE_ERROR = 2
+LEAST_BESIDE_NAMES = 50
+"""Columns for the rest of a listed line: a name is there to be copied, and never broken."""
 
 app = typer.Typer(
     help="Assay paged KV caches and prefix caches.", no_args_is_help=True, add_completion=False
@@ -38,10 +43,12 @@ def list_implementations(
     ] = None,
 ) -> None:
     """Show what can be assayed: kind, version, capabilities and non-default declarations."""
+    found = _all(impl or [])
     table = Table(show_edge=False, pad_edge=False)
-    for heading in ("name", "kind", "version", "capabilities", "declares"):
+    table.add_column("name", no_wrap=True)
+    for heading in ("kind", "version", "capabilities", "declares"):
         table.add_column(heading, overflow="fold")
-    for registration in _all(impl or []):
+    for registration in found:
         shown = declared_values(registration.declaration)
         capabilities = shown.pop("capabilities", "-").replace(",", ", ")
         table.add_row(
@@ -51,14 +58,17 @@ def list_implementations(
             capabilities,
             "\n".join(f"{name}={value}" for name, value in shown.items()) or "-",
         )
-    Console().print(table)
+    longest = max((len(registration.name) for registration in found), default=0)
+    console = Console()
+    console.width = max(console.width, longest + LEAST_BESIDE_NAMES)
+    console.print(table)
 
 
 def _all(references: list[str]) -> list[Registration]:
     found = {}
     for reference in [*sorted(entry_points()), *references]:
         for registration in _found(reference):
-            found[registration.name] = registration
+            found[registration.kind, registration.name] = registration
     return list(found.values())
 
 
@@ -72,19 +82,27 @@ def _found(reference: str) -> list[Registration]:
 @app.command()
 def replay(
     file: Annotated[Path, typer.Argument(help="a scenario file")],
-    impl: Annotated[str, typer.Option(help="implementation: a name, ./file.py or a module")],
+    impl: Annotated[
+        list[str],
+        typer.Option(
+            help="implementation: a name, ./file.py or a module; for a pair its two halves"
+        ),
+    ],
     no_inspection: Annotated[bool, typer.Option(help="use no capability that only looks")] = False,
 ) -> None:
     """Run a scenario and tell it step by step; exit status 1 if it shows a violation."""
+    found = [registration for reference in impl for registration in _found(reference)]
+    if _is_of_pair(file):
+        raise typer.Exit(_replay_pairs(file, found))
     failed = False
-    for registration, scenario in _fitting(file, _found(impl)):
+    for registration, scenario in _fitting(file, found):
         chosen = registration
         if no_inspection:
             blind = without_inspection(registration.declaration)
             chosen = replace(registration, declaration=blind)
         told = Told()
         try:
-            for line in subject_of(chosen.kind).explain(chosen, scenario, told):
+            for line in teller_of(chosen.kind).explain(chosen, scenario, told):
                 typer.echo(line)
         except (Unavailable, ValueError) as error:
             _fail(str(error))
@@ -98,10 +116,41 @@ def _fitting(file: Path, found: list[Registration]) -> list[tuple[Registration, 
     problem = f"{file}: nothing to replay it on"
     for registration in found:
         try:
-            fitting.append((registration, subject_of(registration.kind).load(file)))
-        except (BadScenario, ContractError) as error:
+            fitting.append((registration, teller_of(registration.kind).load(file)))
+        except (BadCase, BadScenario, ContractError) as error:
             problem = str(error)
     return fitting or _fail(problem)
+
+
+def _is_of_pair(file: Path) -> bool:
+    from kvassay.harness.pairs.scenario import FORMAT
+
+    try:
+        return f'"format": "{FORMAT}"' in text_of(file)
+    except BadScenario as error:
+        _fail(str(error))
+
+
+def _replay_pairs(file: Path, found: list[Registration]) -> int:
+    """Tell the scenario of a pair for each manager with each kernel; the exit status."""
+    managers = [entry for entry in found if entry.kind is CacheManager]
+    kernels = [entry for entry in found if entry.kind is PagedAttention]
+    if not managers or not kernels:
+        _fail(f"{file}: the scenario of a pair: expected --impl for a manager and for a kernel")
+    from kvassay.harness.pairs.explain import explain
+    from kvassay.harness.pairs.scenario import load
+    from kvassay.harness.pairs.session import Pair
+
+    failed = False
+    for manager, kernel in product(managers, kernels):
+        told = Told()
+        try:
+            for line in explain(Pair(manager, kernel), load(file), told):
+                typer.echo(line)
+        except (Crash, Unavailable, ValueError) as error:
+            _fail(str(error))
+        failed = failed or told.verdict is not None
+    return 1 if failed else 0
 
 
 @app.command()
@@ -110,8 +159,12 @@ def merge(
     output: Annotated[
         Path | None, typer.Option(help="also write the table as Markdown to this file")
     ] = None,
+    totals: Annotated[
+        Path | None, typer.Option(help="also write how much was tried as Markdown to this file")
+    ] = None,
 ) -> None:
     """Join records of several environments into one verdict table; the newest of each counts."""
+    from kvassay.harness import totals as summed
     from kvassay.harness.record import BadRecord, read_all
     from kvassay.harness.verdict_table import as_markdown, as_text, merged
 
@@ -125,6 +178,8 @@ def merge(
     typer.echo(as_text(verdicts))
     if output is not None:
         output.write_text(as_markdown(verdicts, found), encoding="utf-8")
+    if totals is not None:
+        totals.write_text(summed.as_markdown(found), encoding="utf-8")
 
 
 def _fail(message: str) -> NoReturn:

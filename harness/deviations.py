@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvassay.harness.attention.wrong import Anomaly as KernelAnomaly
+from kvassay.harness.attention.wrong import Wrong
 from kvassay.harness.contract import ContractError
 from kvassay.harness.registry import Registration
 from kvassay.harness.violation import Anomaly, Crash, Violation
@@ -35,10 +37,10 @@ class Deviation:
     reason: str
     link: str
 
-    def covers(self, verdict: Violation | Crash) -> bool:
+    def covers(self, verdict: Violation | Wrong | Crash) -> bool:
         """Whether this is the deviation that was documented."""
         return (
-            isinstance(verdict, Violation)
+            not isinstance(verdict, Crash)
             and verdict.invariant == self.invariant
             and verdict.anomaly == self.scope
         )
@@ -68,15 +70,16 @@ def read(path: Path) -> list[Deviation]:
 
 
 def _entry(name: str, number: int, raw: dict[str, Any]) -> Deviation:
-    from kvassay.harness.invariants import LAW
+    from kvassay.harness.attention.law import WHOLE_LAW
 
     where = f"{name}: deviation {number}"
     if set(raw) != set(FIELDS) or not all(isinstance(raw[key], str) for key in FIELDS):
         raise ContractError(f"{where}: expected the texts {', '.join(FIELDS)}, got {sorted(raw)}")
-    if raw["invariant"] not in LAW:
+    if raw["invariant"] not in WHOLE_LAW:
         raise ContractError(f"{where}: unknown invariant {raw['invariant']!r}")
-    if raw["scope"] not in [anomaly.value for anomaly in Anomaly]:
-        known = ", ".join(anomaly.value for anomaly in Anomaly)
+    anomalies = [*Anomaly, *KernelAnomaly]
+    if raw["scope"] not in [anomaly.value for anomaly in anomalies]:
+        known = ", ".join(anomaly.value for anomaly in anomalies)
         raise ContractError(f"{where}: unknown scope {raw['scope']!r}; expected one of {known}")
     if not raw["link"].startswith(("http://", "https://")):
         raise ContractError(f"{where}: expected a public link, got {raw['link']!r}")

@@ -8,14 +8,15 @@ from kvassay.harness import drawing
 from kvassay.harness.checker import Checker
 from kvassay.harness.registry import Registration
 from kvassay.harness.scenario import Scenario, Script
-from kvassay.harness.session import TIME_LIMIT, AnyChecker, build, time_limit
+from kvassay.harness.session import BUILD_LIMIT, TIME_LIMIT, AnyChecker, build, time_limit
 from kvassay.harness.violation import Crash, Hang, Violation
 
 
 class Told:
     """What a telling ended with."""
 
-    verdict: Violation | Crash | None = None
+    verdict: Exception | None = None
+    """A violation, or a crash."""
 
 
 def explain(registration: Registration, scenario: Scenario, told: Told) -> Iterator[str]:
@@ -45,7 +46,7 @@ def tell(
 ) -> Iterator[str]:
     """Lines that tell what each operation did to what `new` builds, as it is `drawn`."""
     try:
-        with time_limit(TIME_LIMIT):
+        with time_limit(BUILD_LIMIT):
             checker = new()
     except (Crash, Violation) as verdict:
         told.verdict = verdict

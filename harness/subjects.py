@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from kvassay.harness.contract import CacheManager, ContractError
-from kvassay.harness.explain import explain
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvassay.harness.attention.case import load as load_trial
+from kvassay.harness.contract import CacheManager, ContractError, PagedAttention
+from kvassay.harness.explain import Told, explain
 from kvassay.harness.health import FLOORS
 from kvassay.harness.index.subject import INDEXES
 from kvassay.harness.invariants import LAW
+from kvassay.harness.registry import Registration
 from kvassay.harness.scenario import load, to_json
 from kvassay.harness.session import explore, replay
 from kvassay.harness.shrink import OF_MANAGERS
@@ -41,3 +48,33 @@ def subject_of(kind: type) -> Subject:
         known = ", ".join(each.__name__ for each in SUBJECTS)
         raise ContractError(f"no suite assays a {kind.__name__}: expected one of {known}")
     return SUBJECTS[kind]
+
+
+@dataclass(frozen=True)
+class Teller:
+    """How to replay a stored counterexample of a kind, told line by line."""
+
+    load: Callable[[Path], Any]
+    explain: Callable[[Registration, Any, Told], Iterator[str]]
+
+
+def teller_of(kind: type) -> Teller:
+    """How to replay on this kind; `ContractError` if nothing does. Only kernels need torch."""
+    if kind is PagedAttention:
+        return Teller(_known_trial, _explain_trial)
+    subject = subject_of(kind)
+    return Teller(subject.load, subject.explain)
+
+
+def _known_trial(path: Path) -> Any:
+    """A kernel's; what is another kind's is told apart before torch is imported."""
+    load_trial(path)
+    from kvassay.harness.attention import replay as kernels
+
+    return kernels.load_known(path)
+
+
+def _explain_trial(registration: Registration, trial: Any, told: Told) -> Iterator[str]:
+    from kvassay.harness.attention import replay as kernels
+
+    return kernels.explain(registration, trial, told)

@@ -6,6 +6,7 @@ nobody, blocks that left the window) is filled with garbage, and so are spare ta
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +15,7 @@ from torch import Generator, Tensor
 from kvassay.harness.attention.case import Case, Garbage, Placement, Scaling
 from kvassay.harness.attention.contents import Filling, fill
 from kvassay.harness.attention.layout import Caches, caches, rows
-from kvassay.harness.attention.memory import Allocate, Arena, on
+from kvassay.harness.attention.memory import BAND, Allocate, Arena, on
 from kvassay.harness.contract import AttentionBatch
 
 SPARE_BLOCKS = 3
@@ -37,6 +38,8 @@ class Built:
     arena: Arena
     tables: list[list[int]]
     """Physical block of logical block 0, 1, ... of each sequence, those that are gone included."""
+    filling: Filling
+    """The numbers that it was filled with, before they were stored."""
 
     def replaced(self, **changes: object) -> Built:
         """The same memory, with other things asked of it."""
@@ -50,20 +53,32 @@ def dtype_of(name: str) -> torch.dtype:
     return found
 
 
-def build(case: Case, device: str = "cpu", allocate: Allocate | None = None) -> Built:
-    """Lay out a case; everything follows from its fields and seed."""
-    generator = Generator().manual_seed(case.seed)
-    arena = Arena(allocate or on(device), device)
-    filling = _shared(case, fill(case, generator))
-    tables, num_blocks = _placed(case, generator)
+def build(
+    case: Case,
+    device: str = "cpu",
+    allocate: Allocate | None = None,
+    band: int = BAND,
+    filling: Filling | None = None,
+) -> Built:
+    """Lay out a case; everything follows from its fields and seed, but a `filling` that is given.
+
+    What a field does not speak of stays to the bit when the field changes: each part draws from a
+    generator of its own.
+    """
+    arena = Arena(allocate or on(device), device, band)
+    if filling is None:
+        filling = fill(case, Generator().manual_seed(case.seed))
+    filling = _shared(case, filling)
+    tables, num_blocks = _placed(case, _generator(case, "placement"))
     spaces = caches(case, arena, num_blocks)
-    scales = _scales(case, arena, num_blocks, generator)
-    _write(case, spaces, tables, filling, generator)
+    scales = _scales(case, arena, tables, num_blocks, _generator(case, "scales"))
+    garbage = _generator(case, f"garbage {case.garbage_seed}")
+    _write(case, spaces, tables, filling, garbage)
     batch = AttentionBatch(
         query=rows(case, arena, filling.query),
         key_cache=spaces.key,
         value_cache=spaces.value,
-        block_table=_table(case, arena, tables, num_blocks, generator),
+        block_table=_table(case, arena, tables, num_blocks, garbage),
         seq_lens=_ints(arena, "seq_lens", [keys for keys, _ in case.seqs]),
         query_start=_ints(arena, "query_start", _starts(case)),
         scale=case.scale,
@@ -71,12 +86,16 @@ def build(case: Case, device: str = "cpu", allocate: Allocate | None = None) -> 
         window_left=case.window_left,
         softcap=case.softcap,
         alibi_slopes=_slopes(case, arena),
-        sinks=_sinks(case, arena, generator),
-        k_scale=_poisoned(case, scales[0], tables),
-        v_scale=_poisoned(case, scales[1], tables),
+        sinks=_sinks(case, arena, _generator(case, "sinks")),
+        k_scale=_poisoned(case, scales[0], tables, garbage),
+        v_scale=_poisoned(case, scales[1], tables, garbage),
     )
     arena.remember()
-    return _with_buffers(Built(case, batch, arena, tables))
+    return _with_buffers(Built(case, batch, arena, tables, filling))
+
+
+def _generator(case: Case, part: str) -> Generator:
+    return Generator().manual_seed(zlib.crc32(f"{case.seed} {part}".encode()))
 
 
 # ------------------------------------------------------------------------------------- tables
@@ -85,15 +104,16 @@ def build(case: Case, device: str = "cpu", allocate: Allocate | None = None) -> 
 def _placed(case: Case, generator: Generator) -> tuple[list[list[int]], int]:
     """Block tables, and how many blocks there are."""
     counts = [case.blocks_of(index) for index in range(len(case.seqs))]
-    shared = min([case.shared_blocks, *counts]) if counts else 0
-    needed = shared + sum(count - shared for count in counts)
+    shared = [min(count, case.shared_blocks) for count in counts]
+    num_common = max(shared, default=0)
+    needed = num_common + sum(counts) - sum(shared)
     num_blocks = HIGH_POOL if case.placement is Placement.HIGH else needed + SPARE_BLOCKS
     ids = _ids(case, needed, num_blocks, generator)
-    common, rest = ids[:shared], ids[shared:]
+    common, rest = ids[:num_common], ids[num_common:]
     tables = []
-    for count in counts:
-        own = count - shared
-        tables.append(common + rest[:own])
+    for count, leading in zip(counts, shared, strict=True):
+        own = count - leading
+        tables.append(common[:leading] + rest[:own])
         rest = rest[own:]
     return tables, num_blocks
 
@@ -104,7 +124,7 @@ def _ids(case: Case, needed: int, num_blocks: int, generator: Generator) -> list
     if case.placement is Placement.REVERSED:
         return list(range(num_blocks - 1, num_blocks - 1 - needed, -1))
     if case.placement is Placement.HIGH:
-        edges = [b for edge in (2**15, 2**16) for i in range(24) for b in (edge - 1 - i, edge + i)]
+        edges = [b for i in range(24) for edge in (2**15, 2**16) for b in (edge - 1 - i, edge + i)]
         spare = [b for b in range(num_blocks) if b not in set(edges)]
         return (edges + spare)[:needed]
     order: list[int] = torch.randperm(num_blocks, generator=generator).tolist()
@@ -121,7 +141,7 @@ def _table(
 ) -> Tensor:
     columns = max([len(table) for table in tables], default=0) + SPARE_COLUMNS
     table = arena.tensor("block_table", (len(case.seqs), columns), torch.int32)
-    if case.garbage is Garbage.FINITE:
+    if case.garbage in (Garbage.FINITE, Garbage.LARGEST):
         table.copy_(torch.randint(num_blocks, table.shape, generator=generator))
     else:
         table.fill_({Garbage.NAN: WILD_ID, Garbage.INF: -1, Garbage.ZERO: 0}[case.garbage])
@@ -148,12 +168,13 @@ def _ints(arena: Arena, name: str, values: list[int]) -> Tensor:
 
 
 def _shared(case: Case, filling: Filling) -> Filling:
-    """Sequences that share blocks have the same keys and values there."""
-    shared = min([case.shared_blocks, *(case.blocks_of(i) for i in range(len(case.seqs)))])
-    for index in range(1, len(case.seqs)):
-        common = min(shared * case.block_size, *(case.seqs[i][0] for i in (0, index)))
-        for each in (filling.keys, filling.values):
-            each[index][:common] = each[0][:common]
+    """Sequences that share blocks have the same keys and values there: those of the longest."""
+    slots = case.shared_blocks * case.block_size
+    longest = max(range(len(case.seqs)), key=lambda index: case.seqs[index][0], default=0)
+    for each in (filling.keys, filling.values):
+        for rows in each:
+            common = min(slots, len(rows))
+            rows[:common] = each[longest][:common]
     return filling
 
 
@@ -165,6 +186,9 @@ def _write(
     generator: Generator,
 ) -> None:
     blocks = spaces.used_blocks(tables)
+    if not spaces.all_used:
+        spaces.key.zero_()
+        spaces.value.zero_()
     _garbage(case, spaces.key, blocks, generator)
     if case.cache_layout != "v_in_k":
         _garbage(case, spaces.value, blocks, generator)
@@ -203,11 +227,17 @@ def _garbage(case: Case, cache: Tensor, blocks: Tensor, generator: Generator) ->
         noise = torch.empty(shape).uniform_(-CODES[name], CODES[name], generator=generator)
     else:
         noise = 1000 * torch.randn(shape, generator=generator)
+    if case.garbage is Garbage.LARGEST:
+        noise = torch.full(shape, _largest(cache.dtype)).copysign(noise)
     if name in ("float8_e5m2", *_FLOATS) and case.garbage is Garbage.INF:
         noise = torch.full(shape, torch.inf).copysign(noise)
     elif name != "int8" and case.garbage in (Garbage.NAN, Garbage.INF):
         noise.fill_(torch.nan)
     cache[blocks.to(cache.device)] = noise.to(cache.dtype).to(cache.device)
+
+
+def _largest(dtype: torch.dtype) -> float:
+    return float(torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max)
 
 
 _FLOATS = ("float32", "float16", "bfloat16")
@@ -216,10 +246,10 @@ _FLOATS = ("float32", "float16", "bfloat16")
 
 
 def _scales(
-    case: Case, arena: Arena, num_blocks: int, generator: Generator
+    case: Case, arena: Arena, tables: list[list[int]], num_blocks: int, generator: Generator
 ) -> tuple[Tensor | float | None, Tensor | float | None]:
-    key = _scale(case, arena, "k_scale", case.k_scale, num_blocks, generator)
-    value = _scale(case, arena, "v_scale", case.v_scale, num_blocks, generator)
+    key = _scale(case, arena, "k_scale", case.k_scale, tables, num_blocks, generator)
+    value = _scale(case, arena, "v_scale", case.v_scale, tables, num_blocks, generator)
     return key, value
 
 
@@ -228,6 +258,7 @@ def _scale(
     arena: Arena,
     name: str,
     over: Scaling,
+    tables: list[list[int]],
     num_blocks: int,
     generator: Generator,
 ) -> Tensor | float | None:
@@ -237,21 +268,30 @@ def _scale(
         return None
     if over is Scaling.TENSOR:
         return float(unit * 2 ** torch.empty(()).uniform_(-1, 1, generator=generator))
-    shape = (case.num_kv_heads,)
-    if over is Scaling.TOKEN:
-        shape = (num_blocks, case.block_size, case.num_kv_heads)  # type: ignore[assignment]
-    scale = arena.tensor(name, shape, torch.float32)
-    scale.copy_(unit * 2 ** torch.empty(shape).uniform_(-1, 1, generator=generator))
+    heads = case.num_kv_heads
+    if over is Scaling.HEAD:
+        scale = arena.tensor(name, (heads,), torch.float32)
+        return scale.copy_(unit * 2 ** torch.empty(heads).uniform_(-1, 1, generator=generator))
+    scale = arena.tensor(name, (num_blocks, case.block_size, heads), torch.float32)
+    for (length, _), table in zip(case.seqs, tables, strict=True):
+        own = unit * 2 ** torch.empty(length, heads).uniform_(-1, 1, generator=generator)
+        _put(case, scale, table, own, 0)
     return scale
 
 
 def _poisoned(
-    case: Case, scale: Tensor | float | None, tables: list[list[int]]
+    case: Case, scale: Tensor | float | None, tables: list[list[int]], generator: Generator
 ) -> Tensor | float | None:
     """Scales of tokens that nobody may look at are garbage too."""
     if not isinstance(scale, Tensor) or scale.dim() != 3:
         return scale
-    noise = {Garbage.FINITE: 1e4, Garbage.NAN: torch.nan, Garbage.INF: torch.inf}
+    level = float(torch.empty(()).uniform_(1e3, 1e4, generator=generator))
+    noise = {
+        Garbage.FINITE: level,
+        Garbage.LARGEST: 1.0,
+        Garbage.NAN: torch.nan,
+        Garbage.INF: torch.inf,
+    }
     live = torch.zeros(scale.shape[:2], dtype=torch.bool)
     for index, table in enumerate(tables):
         positions = torch.arange(gone(case, index) * case.block_size, case.seqs[index][0])

@@ -47,11 +47,14 @@ class Contents(StrEnum):
     COUNTED = "counted"
     """Query 0, and each value a unit vector by position modulo head_dim_v: counts keys."""
     PLACED = "placed"
-    """The same by position divided by head_dim_v."""
+    """The same modulo head_dim_v - 1: both together tell most positions apart."""
     NEEDLE = "needle"
     """The key at `mark` draws nearly all the weight of every query."""
+    HEADS = "heads"
+    """Each KV head has its own needle, and its own unit vectors as values."""
     HALVES = "halves"
-    """Keys before `mark` weigh far more, and have other values, than those from it on."""
+    """Keys before `mark` (below 0: from it on) weigh far more than the others, and have other
+    values."""
 
 
 class CacheLayout(StrEnum):
@@ -98,6 +101,8 @@ class Garbage(StrEnum):
 
     FINITE = "finite"
     """Large numbers; spare table columns hold blocks of others."""
+    LARGEST = "largest"
+    """The largest finite numbers, of either sign; spare table columns hold blocks of others."""
     NAN = "nan"
     """NaN where the type has it; spare table columns hold ids that do not exist."""
     INF = "inf"
@@ -128,7 +133,8 @@ class Case:
     v_scale: Scaling = Scaling.NONE
     contents: Contents = Contents.PLAIN
     mark: int = 0
-    """Position that NEEDLE and HALVES speak of, in every sequence that has it."""
+    """Position that NEEDLE and HALVES speak of, in every sequence that has it; below 0 it counts
+    from the end."""
     cache_layout: CacheLayout = CacheLayout.NHD
     row_layout: RowLayout = RowLayout.DENSE
     placement: Placement = Placement.SHUFFLED
@@ -137,6 +143,8 @@ class Case:
     evicted: bool = False
     """Blocks left of every row's window are gone: garbage, and their table entries too."""
     garbage: Garbage = Garbage.FINITE
+    garbage_seed: int = 0
+    """Other garbage of the same kind; everything else stays as it is."""
     buffers: bool = False
     """The kernel writes into buffers of ours, filled with NaN."""
     seed: int = 0

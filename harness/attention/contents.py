@@ -76,18 +76,18 @@ def _huge(case: Case, filling: Filling) -> None:
 
 def _counted(case: Case, filling: Filling) -> None:
     filling.query.zero_()
-    filling.values = [_unit_vectors(case, torch.arange(len(v))) for v in filling.values]
+    filling.values = [_unit_vectors(case, len(v)) for v in filling.values]
 
 
-def _placed(case: Case, filling: Filling) -> None:
-    filling.query.zero_()
-    filling.values = [
-        _unit_vectors(case, torch.arange(len(v)) // case.head_dim_v) for v in filling.values
-    ]
+def code_of(contents: Contents, positions: Tensor, head_dim_v: int) -> Tensor:
+    """Which unit vector COUNTED and PLACED have at each position."""
+    modulus = head_dim_v if contents is Contents.COUNTED else max(1, head_dim_v - 1)
+    return positions % modulus
 
 
-def _unit_vectors(case: Case, code: Tensor) -> Tensor:
-    one_hot = torch.nn.functional.one_hot(code % case.head_dim_v, case.head_dim_v).float()
+def _unit_vectors(case: Case, length: int) -> Tensor:
+    code = code_of(case.contents, torch.arange(length), case.head_dim_v)
+    one_hot = torch.nn.functional.one_hot(code, case.head_dim_v).float()
     return one_hot[:, None, :].repeat(1, case.num_kv_heads, 1)
 
 
@@ -95,17 +95,29 @@ def _needle(case: Case, filling: Filling) -> None:
     """The key at `mark` points along the first axis, as does every query."""
     _aim(case, filling, NEEDLE_LOGIT)
     for keys in filling.keys:
-        if case.mark < len(keys):
+        if -len(keys) <= case.mark < len(keys):
             keys[case.mark, :, 0] = 1.0
 
 
-def _halves(case: Case, filling: Filling) -> None:
-    """Logits of the first half are higher, and its values lie around 1 instead of -1."""
-    _aim(case, filling, HALVES_LOGIT)
+def _heads(case: Case, filling: Filling) -> None:
+    """The needle of KV head h is at position h; value j of it is unit vector j + h * KV heads."""
+    _aim(case, filling, NEEDLE_LOGIT)
+    heads = torch.arange(case.num_kv_heads)
     for keys, values in zip(filling.keys, filling.values, strict=True):
-        keys[: case.mark, :, 0] = 1.0
+        found = heads[: len(keys)]
+        keys[found, found, 0] = 1.0
+        code = (torch.arange(len(keys)) % case.num_kv_heads)[:, None] + heads * case.num_kv_heads
+        values.copy_(torch.nn.functional.one_hot(code % case.head_dim_v, case.head_dim_v))
+
+
+def _halves(case: Case, filling: Filling) -> None:
+    """Logits of one half are higher, and its values lie around 1 instead of -1."""
+    _aim(case, filling, HALVES_LOGIT)
+    heavy = slice(case.mark) if case.mark >= 0 else slice(case.mark, None)
+    for keys, values in zip(filling.keys, filling.values, strict=True):
+        keys[heavy, :, 0] = 1.0
         values.mul_(0.5).add_(-1.0)
-        values[: case.mark] += 2.0
+        values[heavy] += 2.0
 
 
 def _aim(case: Case, filling: Filling, logit: float) -> None:
@@ -123,7 +135,8 @@ _FILLERS: dict[Contents, Callable[[Case, Filling], None]] = {
     Contents.TINY: _tiny,
     Contents.HUGE: _huge,
     Contents.COUNTED: _counted,
-    Contents.PLACED: _placed,
+    Contents.PLACED: _counted,
     Contents.NEEDLE: _needle,
+    Contents.HEADS: _heads,
     Contents.HALVES: _halves,
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import torch
 
 from kvassay.harness.attention.build import Built, build
@@ -31,16 +32,22 @@ class Kernel:
         self.instance = instance
         self.declaration = declaration
         self.name = name
+        self.reference: str = getattr(instance, "reference", "")
+        """By which another process finds it; empty where none can."""
         self.device = getattr(instance, "device", "cpu")
         self.calls: Counter[str] = Counter()
         """How many were answered, refused, crashed."""
         self.refusals: Counter[str] = Counter()
+        self.refused: set[Case] = set()
+        """Cases of which it refused something."""
         self._accepted: dict[Case, bool] = {}
 
     @classmethod
     def of(cls, registration: Registration) -> Kernel:
         """Build it; raises what the factory raises, as `Crash` unless it is about the contract."""
-        return cls(registration.build(), registration.declaration, registration.name)
+        kernel = cls(registration.build(), registration.declaration, registration.name)
+        kernel.reference = registration.reference
+        return kernel
 
     def has(self, *capabilities: Capability) -> bool:
         """Whether all of these are declared."""
@@ -58,11 +65,13 @@ class Kernel:
     def attend(self, built: Built) -> AttentionResult:
         """Call it. Raises `Refused`, `Crash`, or `Wrong` (K11 for its shape, K13 for damage)."""
         try:
-            with time_limit(TIME_LIMIT):
+            # Interpreted kernels compute in numpy, which warns of what a GPU does in silence.
+            with time_limit(TIME_LIMIT), np.errstate(all="ignore"):
                 result = self.instance(built.batch)
         except (ValueError, NotImplementedError) as error:
             self.calls["refused"] += 1
             self.refusals[str(error)[:160]] += 1
+            self.refused.add(built.case)
             _check_footprint(built)
             raise Refused(str(error)) from error
         except (Exception, SystemExit, GeneratorExit, Hang) as error:
@@ -106,7 +115,8 @@ def _check_result(built: Built, result: Any, claims_lse: bool) -> None:
     if claims_lse:
         _check_tensor("lse", result.lse, shape[:2], (torch.float32, torch.float64))
     if case.buffers:
-        for name, expected in (("output", batch.output), ("lse", batch.lse)):
+        lse = batch.lse if claims_lse else None
+        for name, expected in (("output", batch.output), ("lse", lse)):
             if expected is not None and getattr(result, name).data_ptr() != expected.data_ptr():
                 raise Wrong("K13", Anomaly.FOOTPRINT, f"{name} in the buffer given", "elsewhere")
 

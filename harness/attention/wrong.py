@@ -24,6 +24,7 @@ class Anomaly(StrEnum):
     UNREFUSED = "impossible input accepted"
     RANGE = "not finite"
     FOOTPRINT = "writes what it must not"
+    OUTSIDE = "access outside its tensors"
     LEAK = "rows depend on each other"
     BITS = "less deterministic than declared"
 
@@ -38,6 +39,8 @@ class Wrong(Exception):
     got: str
     story: tuple[str, ...] = ()
     """Lines about rows, heads and positions, and the explanation that fits best."""
+    looks: str = ""
+    """What it looks as if, in words, where something explains it."""
 
     def __str__(self) -> str:
         return f"{self.invariant} {self.anomaly}: expected {self.expected}; got {self.got}"

@@ -1,0 +1,72 @@
+"""Trying a kernel in another process, where its end is an answer (see `guarded`).
+
+Only a kernel that another process can find, on a CPU of a POSIX system, can be tried so. The
+process is started when it is first needed, and serves all kernels until the end of this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+
+from kvassay.harness.attention.case import Case
+from kvassay.harness.attention.driver import TIME_LIMIT, Kernel
+from kvassay.harness.attention.guarded import Fate, Guard
+from kvassay.harness.attention.wrong import Refused
+from kvassay.harness.far import BridgeError, Far
+
+MODULE = "kvassay.harness.attention.guarded"
+LIMIT = 10 * TIME_LIMIT
+"""Seconds for one answer; a try that ends badly is repeated for each tensor."""
+
+
+def unreachable(kernel: Kernel) -> str | None:
+    """Why a kernel cannot be tried in another process, if it cannot."""
+    if kernel.device != "cpu":
+        return f"the kernel runs on {kernel.device}: forbidden pages are the CPU's"
+    if not hasattr(os, "fork"):
+        return "this system has no fork"
+    if not kernel.reference:
+        return "another process cannot find the kernel: it is not registered"
+    return None
+
+
+def tried(kernel: Kernel, case: Case, guard: Guard | None = None) -> Fate:
+    """What becomes of the kernel on a case. Raises `Refused` where it cannot be tried."""
+    reason = unreachable(kernel)
+    if reason is not None:
+        raise Refused(reason)
+    asked = {
+        "reference": kernel.reference,
+        "name": kernel.name,
+        "case": asdict(case),
+        "guard": guard,
+    }
+    try:
+        reply = _process().ask("try", f",{json.dumps(asked)[1:-1]}")
+    except BridgeError as error:
+        raise Refused(f"the process that tries kernels: {error}") from error
+    if reply["outcome"] == "unknown":
+        raise Refused(f"another process cannot find the kernel: {reply['text']}")
+    return Fate(str(reply["outcome"]), str(reply["text"]))
+
+
+def fatal(kernel: Kernel, case: Case) -> str | None:
+    """How the kernel ends its process on a case; None if it does not, or nobody can try."""
+    try:
+        fate = tried(kernel, case)
+    except Refused:
+        return None
+    return f"the process is ended by {fate.text}" if fate.outcome == "killed" else None
+
+
+_started: list[Far] = []
+"""The process, once there is one."""
+
+
+def _process() -> Far:
+    if not _started or _started[0].ended:
+        _started[:] = [Far([sys.executable, "-m", MODULE], LIMIT)]
+    return _started[0]

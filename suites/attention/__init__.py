@@ -1,0 +1,1 @@
+"""The attention suite: K1 to K14 for any paged-attention kernel."""

@@ -1,0 +1,1 @@
+"""A cache manager and an attention kernel, tested as a pair."""

@@ -1,0 +1,189 @@
+"""The Triton kernel as a PagedAttention: checks, a plan, two launches.
+
+Without a GPU the kernels run in Triton's interpreter, on the CPU. Whoever calls it there must have
+made the interpreter exact for bfloat16 and fp8, as the harness does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvassay.harness.contract import AttentionBatch, AttentionResult
+from kvassay.impls.attention_inputs import check_batch
+from kvassay.impls.triton_plan import Plan, head_parts, padded, plan
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from kvassay.impls import triton_kernels as kernels
+
+QUERY_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+CACHE_TYPES = (*QUERY_TYPES, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
+LARGEST_HEAD = 576
+
+
+class TritonAttention:
+    """Paged attention by the kernels of `triton_kernels`."""
+
+    def __init__(self, *, batch_invariant: bool = False) -> None:
+        self.batch_invariant = batch_invariant
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.paths: Counter[str] = Counter()
+
+    def __call__(self, batch: AttentionBatch) -> AttentionResult:
+        """Raises `ValueError` for no batch, `NotImplementedError` for what is not offered."""
+        check_batch(batch)
+        _check_offer(batch)
+        output, lse = _buffers(batch)
+        cut = plan(batch, batch_invariant=self.batch_invariant)
+        if batch.query.shape[0] == 0:
+            return AttentionResult(output, lse)
+        self.paths[cut.path] += 1
+        if cut.num_splits == 1:
+            _launch(batch, cut, output[None], lse[None])
+            return AttentionResult(output, lse)
+        parts = output.new_empty(cut.num_splits, *output.shape, dtype=torch.float32)
+        part_lse = lse.new_empty(cut.num_splits, *lse.shape)
+        _launch(batch, cut, parts, part_lse)
+        _merge(batch, cut, parts, part_lse, output, lse)
+        return AttentionResult(output, lse)
+
+
+def _check_offer(batch: AttentionBatch) -> None:
+    """Refuse what the kernels do not compute."""
+    for name, offered in (
+        ("query", QUERY_TYPES),
+        ("key_cache", CACHE_TYPES),
+        ("value_cache", CACHE_TYPES),
+    ):
+        tensor = getattr(batch, name)
+        if tensor.dtype not in offered:
+            raise NotImplementedError(f"{name}: {tensor.dtype} is not offered")
+        if tensor.shape[-1] > LARGEST_HEAD:
+            raise NotImplementedError(
+                f"{name}: head sizes up to {LARGEST_HEAD} are offered, got {tensor.shape[-1]}"
+            )
+        if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+            raise NotImplementedError(
+                f"{name}: heads whose numbers lie side by side are offered, got strides "
+                f"{tensor.stride()}"
+            )
+    if batch.output is not None and batch.output.stride(-1) != 1:
+        raise NotImplementedError("output: heads whose numbers lie side by side are offered")
+    if batch.lse is not None and batch.lse.stride(-1) != 1:
+        raise NotImplementedError("lse: heads that lie side by side are offered")
+    for name in ("block_table", "seq_lens", "query_start"):
+        if not getattr(batch, name).is_contiguous():
+            raise NotImplementedError(f"{name}: a contiguous tensor is offered")
+
+
+def _buffers(batch: AttentionBatch) -> tuple[Tensor, Tensor]:
+    query = batch.query
+    shape = (*query.shape[:2], batch.value_cache.shape[3])
+    output = query.new_empty(shape) if batch.output is None else batch.output
+    lse = batch.lse
+    if lse is None:
+        lse = query.new_empty(query.shape[:2], dtype=torch.float32)
+    return output, lse
+
+
+class Scale:
+    """A quantisation scale as the kernel takes it: a tensor, and over what it varies."""
+
+    def __init__(self, scale: Any, device: torch.device) -> None:
+        given = 1.0 if scale is None else scale
+        tensor = torch.as_tensor(given, dtype=torch.float32, device=device)
+        self.per_token = tensor.dim() == 3
+        self.per_head = tensor.dim() == 1
+        self.tensor = tensor if tensor.dim() == 3 else tensor.reshape(-1).contiguous()
+        self.strides = tensor.stride() if tensor.dim() == 3 else (0, 0, int(self.per_head))
+
+
+def _launch(batch: AttentionBatch, cut: Plan, output: Tensor, lse: Tensor) -> None:
+    """The attention kernel: output ``[splits, tokens, heads, dim]``, lse ``[splits, ..]``."""
+    query, key, value = batch.query, batch.key_cache, batch.value_cache
+    head_dim, head_dim_v = query.shape[2], value.shape[3]
+    dim, dim_rest = head_parts(head_dim)
+    k_scale, v_scale = Scale(batch.k_scale, key.device), Scale(batch.v_scale, key.device)
+    split = cut.num_splits > 1
+    unused = lse
+    grid = (key.shape[2], cut.num_tiles, cut.num_splits)
+    kernels.paged_attention_kernel[grid](
+        output,
+        lse,
+        query,
+        key,
+        value,
+        k_scale.tensor,
+        v_scale.tensor,
+        unused if batch.sinks is None else batch.sinks,
+        unused if batch.alibi_slopes is None else batch.alibi_slopes,
+        batch.block_table,
+        batch.query_start,
+        batch.seq_lens,
+        cut.tile_ends,
+        head_dim**-0.5 if batch.scale is None else float(batch.scale),
+        1.0 if batch.softcap is None else float(batch.softcap),
+        0 if batch.window_left is None else batch.window_left,
+        batch.seq_lens.numel(),
+        cut.split_size,
+        *query.stride()[:2],
+        *key.stride()[:3],
+        *value.stride()[:3],
+        *k_scale.strides,
+        *v_scale.strides,
+        batch.block_table.stride(0),
+        *output.stride()[:3],
+        *lse.stride()[:2],
+        GROUP=query.shape[1] // key.shape[2],
+        HEAD_DIM=head_dim,
+        HEAD_DIM_V=head_dim_v,
+        DIM=dim,
+        DIM_REST=dim_rest,
+        DIM_V=max(16, padded(head_dim_v)),
+        BLOCK_SIZE=key.shape[1],
+        BLOCK_M=cut.block_m,
+        BLOCK_N=cut.block_n,
+        SEQS_PADDED=padded(batch.seq_lens.numel()),
+        ONE_TILE=cut.one_tile,
+        SPLIT=split,
+        CAUSAL=batch.causal,
+        WINDOW=batch.window_left is not None,
+        SOFTCAP=batch.softcap is not None,
+        ALIBI=batch.alibi_slopes is not None,
+        SINKS=batch.sinks is not None,
+        K_HEAD_SCALE=k_scale.per_head,
+        V_HEAD_SCALE=v_scale.per_head,
+        K_TOKEN_SCALE=k_scale.per_token,
+        V_TOKEN_SCALE=v_scale.per_token,
+        STAGES=cut.num_stages,
+        num_warps=cut.num_warps,
+        num_stages=cut.num_stages,
+    )
+
+
+def _merge(
+    batch: AttentionBatch, cut: Plan, parts: Tensor, part_lse: Tensor, output: Tensor, lse: Tensor
+) -> None:
+    kernels.merge_splits_kernel[output.shape[:2]](
+        output,
+        lse,
+        parts,
+        part_lse,
+        lse if batch.sinks is None else batch.sinks,
+        *output.stride()[:2],
+        *parts.stride()[:3],
+        lse.stride(0),
+        *part_lse.stride()[:2],
+        HEAD_DIM_V=output.shape[2],
+        DIM_V=padded(output.shape[2]),
+        NUM_SPLITS=cut.num_splits,
+        SPLITS_PADDED=padded(cut.num_splits),
+        SINKS=batch.sinks is not None,
+        num_warps=4,
+    )

@@ -133,24 +133,33 @@ class Tie(StrEnum):
     """Which of the blocks stamped by one operation goes first."""
 
     TAIL_FIRST = "tail_first"
+    """The last block of the prefix: what is left is still a prefix that can be hit."""
     HEAD_FIRST = "head_first"
+    """The first block of the prefix; what is behind it stays, and cannot be hit until then."""
     ANY = "any"
+    """Either: not to be relied on."""
 
 
 class Granularity(StrEnum):
     """The unit in which eviction frees."""
 
     BLOCK = "block"
+    """As many blocks as were asked for, and no more; of an index, rounded up to whole pages."""
     PAGE = "page"
+    """The same, in the word of an index, whose blocks are pages."""
     LEAF = "leaf"
+    """Whole leaves of a tree, so that the last may free more than is still wanted."""
     ALL = "all"
+    """Everything that is idle, however little was asked for."""
 
 
 class Dedup(StrEnum):
     """What becomes of a prefix that was computed twice."""
 
     KEEP = "keep"
+    """Each request keeps the blocks that it has computed; a table entry never changes."""
     REMAP = "remap"
+    """Once a block is committed, the table may show the one that holds the same KV already."""
 
 
 class Refusal(StrEnum):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Generic, TypeVar
 
-from kvassay.harness.checker import Checker
+from kvassay.harness.moves import Driver
 from kvassay.harness.plays import Plays
 from kvassay.harness.scenario import Operation, Quiesce
 
@@ -88,7 +88,7 @@ class Interleaving(Generic[Drawn]):
 class Generator(Plays):
     """An endless supply of operations for one checker; `Quiesce` ends a run."""
 
-    def __init__(self, rng: Random, checker: Checker, focus: str = "") -> None:
+    def __init__(self, rng: Random, checker: Driver, focus: str = "") -> None:
         super().__init__(rng, checker)
         moves = Mix(rng, self._all_moves(), {})
         plays = Mix(rng, self._all_plays(), FOCUS.get(focus, {}))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Protocol
 
-from kvassay.harness.checker import Checker
-from kvassay.harness.contract import CacheKey, Capability, Outcome
+from kvassay.harness.contract import CacheKey, Capability, Declaration, Outcome
 from kvassay.harness.keys import KeySource
 from kvassay.harness.scenario import (
     Accept,
@@ -30,16 +30,26 @@ from kvassay.harness.scenario import (
     Reset,
     Truncate,
 )
-from kvassay.reference.model import Live
+from kvassay.reference.model import CacheModel, Live
 
 MOST_LIVE = 6
 OUTCOMES = (Outcome.FINISHED, Outcome.FINISHED, *Outcome)
 
 
+class Driver(Protocol):
+    """Whoever runs the operations, a checker for one: where matters stand, and what is offered."""
+
+    model: CacheModel
+    declaration: Declaration
+    commits: bool
+
+    def has(self, *capabilities: Capability) -> bool: ...
+
+
 class Moves:
     """Draws operations for one checker."""
 
-    def __init__(self, rng: Random, checker: Checker) -> None:
+    def __init__(self, rng: Random, checker: Driver) -> None:
         self.rng = rng
         self.checker = checker
         self.model = checker.model

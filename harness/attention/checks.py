@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvassay.harness.attention import oracle_check, probes, relations
+import kvassay.harness.attention.oracle_check
+import kvassay.harness.attention.probes
+import kvassay.harness.attention.relations  # noqa: F401
 from kvassay.harness.attention.check import CHECKS, Check
-
-__all__ = ["find", "oracle_check", "probes", "relations"]
 
 
 def find(name: str) -> Check:

@@ -54,7 +54,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "pair" in metafunc.fixturenames:
+    if PAIRED in metafunc.fixturenames:
         _each_pair(metafunc)
     if "assay" not in metafunc.fixturenames:
         return
@@ -74,7 +74,7 @@ def _each_pair(metafunc: pytest.Metafunc) -> None:
     """Managers and kernels, each with each; see `harness.pairs.pairing`."""
     pairs = pairing(implementations(metafunc.config)).pairs
     fitting = [pytest.param(pair, id="+".join(half.name for half in pair)) for pair in pairs]
-    metafunc.parametrize("pair", fitting or [pytest.param(CacheManager, id="none")], indirect=True)
+    metafunc.parametrize(PAIRED, fitting or [pytest.param(CacheManager, id="none")], indirect=True)
 
 
 @pytest.hookimpl(trylast=True)
@@ -87,9 +87,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if name in (params := _params(item))
     }
     left_out = {item: kind for item, kind in assaying.items() if isinstance(kind, type)}
+    asked = implementations(config)
+    if pairing(asked).supplied and any("assay" in _params(i) for i in assaying.keys() - left_out):
+        # Pairs with what nobody named are for those who ask for pairs alone.
+        left_out |= {item: CacheManager for item in assaying if PAIRED in _params(item)}
     if not left_out:
         return
-    asked = implementations(config)
     if asked and len(left_out) == len(assaying):
         found = ", ".join(f"{entry.name} is a {entry.kind.__name__}" for entry in asked)
         kinds = ", ".join(sorted({kind.__name__ for kind in left_out.values()}))
@@ -126,7 +129,8 @@ def _params(item: pytest.Item) -> dict[str, Any]:
     return {} if callspec is None else callspec.params
 
 
-FIXTURES = ("assay", "pair")
+PAIRED = "pair_assay"
+FIXTURES = ("assay", PAIRED)
 """Those that stand for a campaign."""
 MISTAKE = "kvassay mistake"
 MISTAKEN = pytest.StashKey[str]()
@@ -181,7 +185,7 @@ def _begin(registration: Registration, suite: str, plan: Plan) -> Assay | Kernel
 
 
 @pytest.fixture(scope="session")
-def pair(request: pytest.FixtureRequest) -> PairAssay:
+def pair_assay(request: pytest.FixtureRequest) -> PairAssay:
     """The campaign of this manager with this kernel (run at its first use)."""
     from kvassay.harness.pairs.assay import PairAssay
 
@@ -212,6 +216,6 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
         return []
     chosen = implementations(config)
     names = {registration.name: None for registration in chosen}
-    note = pairing(chosen).note if "pair" in asked else ""
+    note = pairing(chosen).note if PAIRED in asked else ""
     told = f"kvassay: assaying {', '.join(names)} ({config.getoption('assay_mode')})"
     return [told, *([f"kvassay: {note}"] if note else [])]

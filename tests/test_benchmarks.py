@@ -1,9 +1,10 @@
 """The benchmarks run: each is tried on a small part of its work."""
 
+from pathlib import Path
 from random import Random
 
 from kvassay.harness.registry import find
-from kvassay.suites.benchmarks import bench_bridge, yardstick
+from kvassay.suites.benchmarks import bench_bridge, false_alarms, probe_power, yardstick
 
 
 def test_both_generators_convict_an_easy_fault() -> None:
@@ -21,3 +22,20 @@ def test_the_factor_counts_hard_faults_only() -> None:
 
 def test_the_bridge_benchmark_has_an_entry() -> None:
     assert callable(bench_bridge.main)
+
+
+def test_probes_see_one_wrong_key_and_none_where_there_is_none() -> None:
+    for row in probe_power.rows((130,), 1):
+        assert row.seeds == 1
+        assert row.seen["any"] == (row.what not in probe_power.RIGHT), row.what
+
+
+def test_false_alarms_are_counted_and_each_kernel_keeps_one_row(tmp_path: Path) -> None:
+    totals = false_alarms.count("torch", 5, seed=0)
+    assert (totals.judged, totals.refused, totals.rejected) == (5, 0, [])
+    assert 0 < totals.largest["row"] < 1
+    table = tmp_path / "table.md"
+    for row in (totals.row("torch", 0), totals.row("other", 0), totals.row("torch", 7)):
+        false_alarms.keep(row, table)
+    rows = [line for line in table.read_text().splitlines() if line.startswith("| ")][1:]
+    assert [row.split("|")[1:3] for row in rows] == [[" other ", " 0 "], [" torch ", " 7 "]]

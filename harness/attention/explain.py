@@ -16,11 +16,10 @@ from kvassay.harness.attention.case import CacheLayout, Case, Garbage, Placement
 from kvassay.harness.attention.compare import Comparison, compare
 from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.keys_seen import keys_seen
-from kvassay.harness.attention.likeness import common_factor, distance, f64, likeness
+from kvassay.harness.attention.likeness import common_factor, f64, likeness
 from kvassay.harness.attention.twist import ADDRESS, LSE, OUTPUT, SCALE, TAIL, Law
 from kvassay.harness.attention.wrong import Anomaly, Refused, Wrong
 from kvassay.harness.violation import Crash
-from kvassay.reference.attention import Attended
 
 EXPECTED = "the oracle's result within the budget"
 MOST_LINES = 4
@@ -32,14 +31,15 @@ class Explanation:
 
     law: Law
     words: str
+    """The same for every case that shows the same fault."""
+    detail: str = ""
 
 
 def explain(kernel: Kernel, case: Case, seen: Comparison) -> Wrong:
     """The conviction for a result that the budget rejects."""
     explanation = _explanation(kernel, case, seen)
     story = [f"wrong: {line}" for line in where(case, seen.judgement.wrong_rows)]
-    if explanation.words:
-        story.append(explanation.words)
+    story += [text for text in (explanation.words, explanation.detail) if text]
     story += keys_seen(kernel, case, seen.judgement.wrong_rows)
     invariant, anomaly = explanation.law
     got = str(seen.judgement.problem)
@@ -68,10 +68,15 @@ def _by_numbers(case: Case, seen: Comparison) -> Explanation:
     factor = common_factor(output, seen)
     if factor is not None:
         law = SCALE if case.v_scale != "none" else OUTPUT
-        return Explanation(law, f"the output is {factor:.4g} times what it has to be")
-    if distance(output, None, Attended(seen.expected.output, seen.expected.lse), seen) <= 1:
-        return Explanation(LSE, "only the LSE is wrong")
-    return Explanation(OUTPUT, "")
+        return Explanation(law, "the output has a factor too many", f"factor: {factor:.4g}")
+    return Explanation(LSE, "only the LSE is wrong") if _only_lse(seen) else Explanation(OUTPUT, "")
+
+
+def _only_lse(seen: Comparison) -> bool:
+    found, limits = seen.judgement, seen.judgement.limits
+    if found.lse is None or found.lse <= limits.lse:
+        return False
+    return all(getattr(found, n) <= getattr(limits, n) for n in ("row", "element", "gain"))
 
 
 def _only_empty_rows(seen: Comparison) -> bool:
@@ -129,10 +134,10 @@ def where(case: Case, wrong: Tensor) -> list[str]:
         first = keys - queries
         places = ranges([first + row for row in rows.any(dim=1).nonzero().flatten().tolist()])
         heads = ranges(rows.any(dim=0).nonzero().flatten().tolist())
-        every = f"all {queries} rows" if rows.any(dim=1).all() else f"positions {places}"
-        which = f"all {case.num_q_heads} heads" if rows.any(dim=0).all() else f"heads {heads}"
-        lines.append(f"sequence {index} ({keys} keys, {queries} queries): {every}, {which}")
-    return [*lines, f"and in {more} other sequences"] if more else lines
+        which = "every row" if rows.any(dim=1).all() else f"positions {places}"
+        whose = "every head" if rows.any(dim=0).all() else f"heads {heads}"
+        lines.append(f"sequence {index} (keys: {keys}, queries: {queries}): {which}, {whose}")
+    return [*lines, f"sequences beyond these: {more}"] if more else lines
 
 
 def ranges(numbers: list[int]) -> str:

@@ -22,7 +22,7 @@ import resource
 import select
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from kvassay.harness.attention.build import build
-from kvassay.harness.attention.case import Case
+from kvassay.harness.attention.case import CacheLayout, Case, Garbage, Placement
 from kvassay.harness.attention.check import CHECKS
 from kvassay.harness.attention.driver import TIME_LIMIT, Kernel
 from kvassay.harness.attention.memory import PATTERN
@@ -56,10 +56,10 @@ WORDS = {Guard.END: "past the end of", Guard.START: "before the start of"}
 
 
 class Guards:
-    """Memory for tensors, each in pages of its own between two more pages.
+    """Memory for tensors, each in pages of its own with a forbidden page on one side.
 
-    `only` numbers the allocation whose pages are forbidden, None forbids all; with `open` nothing
-    is forbidden, and everything else is as it was.
+    `only` numbers the allocation that is guarded, None guards all; with `open` no page is
+    forbidden, and everything else is as it was.
     """
 
     def __init__(self, side: Guard, *, only: int | None = None, open: bool = False) -> None:
@@ -77,8 +77,7 @@ class Guards:
         pages = mmap.mmap(-1, body + 2 * page, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if not self.open and self.only in (None, self.number):
             start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
-            self._forbid(start, page)
-            self._forbid(start + page + body, page)
+            self._forbid(start if self.side is Guard.START else start + page + body, page)
         if num_bytes == 0:
             return torch.empty(0, dtype=torch.uint8)
         offset = page + (body - num_bytes if self.side is Guard.END else 0)
@@ -173,6 +172,24 @@ def kernel_of(reference: str, name: str) -> Kernel:
     return Kernel.of(found[0])
 
 
+def warm_up(kernel: Kernel, case: Case) -> None:
+    """Call it once on a few keys, so that what it imports and compiles is there in every fork.
+
+    Not if that ends a fork.
+    """
+    ratio = max(1, case.num_q_heads // case.num_kv_heads)
+    easy = replace(
+        case,
+        seqs=((3, 1),),
+        num_q_heads=ratio * case.num_kv_heads,
+        placement=Placement.IDENTITY,
+        cache_layout=CacheLayout.NHD,
+        garbage=Garbage.FINITE,
+    )
+    if forked(kernel, easy, None).outcome in ("ok", "refused"):
+        attempt(kernel, easy, None)
+
+
 class Server:
     """The kernels that were tried so far."""
 
@@ -182,12 +199,14 @@ class Server:
     def answer(self, message: dict[str, Any]) -> Fate:
         """What became of the try that a message asks for."""
         named = message["reference"], message["name"]
+        case, guard = Case(**message["case"]), message["guard"]
         try:
             if named not in self._kernels:
                 self._kernels[named] = kernel_of(*named)
+                warm_up(self._kernels[named], case)
         except Exception as error:
             return Fate("unknown", f"{type(error).__name__}: {error}")
-        kernel, case, guard = self._kernels[named], Case(**message["case"]), message["guard"]
+        kernel = self._kernels[named]
         return guarded(kernel, case, Guard(guard)) if guard else forked(kernel, case, None)
 
 

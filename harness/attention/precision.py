@@ -2,7 +2,7 @@
 
 | class | what it rounds, beside float32 arithmetic and storing the output |
 |---|---|
-| P | the probabilities, as operand of the product with V |
+| P | the probabilities, as operand of the product with V: relative to a maximum, or normalised |
 | P+part | also the partial outputs of a split |
 | S | also the scores, once |
 | eager | also the scores after every operation on them |

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from kvassay.harness.attention.case import BadCase, Case, Placement
-from kvassay.harness.attention.lengths import Length, Phase, Seqs, mark_of, seqs_of
+from kvassay.harness.attention.lengths import Length, Phase, mark_of, seqs_of
 from kvassay.harness.attention.offers import Offers, Value
 
 PLAIN = 0.6
@@ -72,5 +72,4 @@ def _varied(case: Case, chosen: dict[str, Value], rng: Random) -> Case:
 
 
 def _remarked(case: Case, rng: Random) -> Case:
-    seqs: Seqs = case.seqs
-    return replace(case, mark=mark_of(seqs, case.block_size, case.window_left, rng))
+    return replace(case, mark=mark_of(case.seqs, case.block_size, case.window_left, rng))

@@ -43,6 +43,7 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "contents": (Contents.PLAIN,),
     "causal": (True,),
     "mark": (0,),
+    "garbage_seed": (0,),
     "seed": (0,),
 }
 """The plainest values of each field, the plainest first."""

@@ -122,11 +122,10 @@ class PairAssay:
     # ------------------------------------------------------------------------------------- reports
 
     def _report(self, finding: Finding) -> str:
-        verdict = finding.verdict
-        story = "\n".join(verdict.story)
-        replayed = "\n".join(explain(self.pair, finding.scenario, Told()))
+        verdict, replayed = finding.verdict, explain(self.pair, finding.scenario, Told())
+        story = "\n".join(replayed)
         return (
-            f"{verdict.invariant}: {verdict}\n\n{story}\n\n{replayed}\n\n"
+            f"{verdict.invariant}: {verdict}\n\n{story}\n\n"
             f"{finding.how}, {finding.scenario.num_counted} operations (commits not counted)\n"
             f"scenario: {self._path(finding)}\n"
             f"replay:   {self._replay(finding)}"

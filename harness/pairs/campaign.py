@@ -45,7 +45,7 @@ class Effort:
     """How much one pair may take."""
 
     examples: int = 60
-    seconds: float = 10.0
+    seconds: float = 6.0
     """Of processor time."""
     seed: int = 0
 

@@ -18,6 +18,7 @@ class Met(StrEnum):
     NEAR_KEY = "nearly equal key attended"
     STALE_KEY = "key of recycled blocks attended"
     UNWRITTEN_KEY = "key that another was writing attended"
+    UNPUBLISHED_KEY = "key that another has not published attended"
     REUSED = "block attended after its reuse"
     EVICTED = "evicted, then reused, attended"
     FORKED_WRITE = "fork, then write, attended"

@@ -66,7 +66,7 @@ PAIR_LAW: dict[str, PairRule] = dict(
         _rule("P2", Reached((Met.HIT,)), Reached((Met.NEAR_KEY,))),
         _rule(
             "P4",
-            Reached((Met.UNWRITTEN_KEY, Met.REWRITTEN, Met.REJECTED)),
+            Reached((Met.UNWRITTEN_KEY, Met.UNPUBLISHED_KEY, Met.REWRITTEN, Met.REJECTED)),
             Reached((Met.REWRITTEN,), Capability.TRUNCATE),
         ),
         _rule("P5", Reached((Met.STALE_KEY,))),

@@ -1,8 +1,8 @@
 """Which managers are tested with which kernels: all that were named, each with each.
 
-Where only one half is named, the other is supplied from the built-ins and that is told. A manager
-in another process (``exec:``) is paired only with a kernel that is named too: to check it nothing
-has to be installed here that kernels need.
+Where only one half is named and nothing but pairs is assayed, the other is supplied from the
+built-ins and that is told. A manager in another process (``exec:``) is paired only with a kernel
+that is named too: to check it nothing has to be installed here that kernels need.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class Pairing:
     pairs: tuple[tuple[Registration, Registration], ...]
     note: str = ""
     """What was not named by the user, or left out; empty if nothing."""
+    supplied: bool = False
+    """Whether one half was not named by the user."""
 
 
 def pairing(chosen: Sequence[Registration]) -> Pairing:
@@ -36,14 +38,14 @@ def pairing(chosen: Sequence[Registration]) -> Pairing:
     if kernels:
         supplied = _built_in(MANAGERS, CacheManager)
         note = f"no manager named: kernels are paired with {_names(supplied)}"
-        return Pairing(_each_with_each(supplied, kernels), note)
+        return Pairing(_each_with_each(supplied, kernels), note, supplied=True)
     here = [entry for entry in managers if not entry.reference.startswith(ELSEWHERE)]
     if not here:
         note = "no kernel named: managers in another process are not paired" if managers else ""
         return Pairing((), note)
     supplied = _built_in(KERNELS, PagedAttention)
     note = f"no kernel named: managers are paired with {_names(supplied)}"
-    return Pairing(_each_with_each(here, supplied), note)
+    return Pairing(_each_with_each(here, supplied), note, supplied=True)
 
 
 def _each_with_each(

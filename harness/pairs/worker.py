@@ -69,12 +69,19 @@ class Worker(Calling):
         has = declaration.has
         self.commits = has(Capability.COMMIT) and declaration.publish is not Publish.RESERVATION
         self._commit_calls = has(Capability.COMMIT)
+        late = declaration.publish is Publish.RELEASE
+        self._withholds = late or has(Capability.DRAFTS)
+        """Whether what has slots, or is written, may be known to nobody else."""
         self._copies, self._zeroes = has(Capability.COPIES), has(Capability.ZEROES)
         self._legality = Legality(declaration, self.model.live, self.commits)
         self._forked: set[str] = set()
         """Requests that share all they have with another, and have not written since."""
         self._spaces: dict[tuple[int, ...], set[object]] = {}
-        self._steps: dict[type, Callable[[Any], Effect]] = {
+        self._steps = self._all_steps()
+
+    def _all_steps(self) -> dict[type, Callable[[Any], Effect]]:
+        manager = self.manager
+        return {
             Admit: lambda op: self._look_up(op, manager.admit, len(op.key.tokens)),
             Begin: lambda op: self._look_up(op, manager.begin, 0),
             Reserve: self._reserve,
@@ -134,10 +141,10 @@ class Worker(Calling):
             self._fail("P3", Anomaly.NOT_AN_ANSWER, expected, repr(hit))
         live.hit, live.length = hit, reserves or hit
         self._take(op.request, live, hit)
+        self._note_look_up(op.request, live)
         model.live[op.request] = live
         live.committed = hit
         live.published = hit - hit % model.block_size
-        self._note_look_up(op.request, live)
         model.confirm(live)
         if not self.commits and reserves:
             self._write(op.request, live, live.length)
@@ -337,6 +344,8 @@ class Worker(Calling):
             self._owe(name, Met.STALE_KEY, last)
         if self._is_unwritten(live):
             self._owe(name, Met.UNWRITTEN_KEY, last)
+        if self._withholds and self._is_unpublished(live):
+            self._owe(name, Met.UNPUBLISHED_KEY, last)
 
     def _is_near(self, live: Live) -> bool:
         """Whether another key agrees with it in its first tokens, or in a part of its prefix."""
@@ -358,11 +367,16 @@ class Worker(Calling):
     def _is_unwritten(self, live: Live) -> bool:
         """Whether somebody else has slots for what is looked up, and has not written it."""
         return any(
-            other is not live
-            and other.committed < min(other.length, len(live.tags) - 1)
+            other.committed < min(other.length, len(live.tags) - 1)
             and other.tags[other.committed] == live.tags[other.committed]
             for other in self.model.live.values()
         )
+
+    def _is_unpublished(self, live: Live) -> bool:
+        """Whether somebody has, or had, slots for what is looked up, and has not published it."""
+        model, limit = self.model, len(live.tags) - self.declaration.reserve
+        reach = model.publications.published(live.tags, limit)
+        return model.held_back(live.tags[:limit], reach)
 
     def _note_append(self, name: str, live: Live) -> None:
         if name in self._forked:

@@ -322,7 +322,7 @@ def _refuse(batch: AttentionBatch, offers_sinks: bool) -> None:
     for name in absent if offers_sinks else [*absent, "sinks"]:
         if getattr(batch, name) is not None:
             raise NotImplementedError(f"{name}: transformers' paged attention does not offer it")
-    if False:
+    if not batch.causal:
         raise NotImplementedError("causal: transformers' paged attention is always causal")
     head_dims = batch.key_cache.shape[3], batch.value_cache.shape[3]
     if head_dims[0] != head_dims[1]:

@@ -89,12 +89,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "block_table: expected int32, int64, got bfloat16",
     ),
     "table: beyond the pool": (
-        {"block_table": torch.full((5, 6), 1000)},
-        r"block_table\[0\]: expected blocks 0 to \d+, got 1000",
+        {"block_table": torch.full((5, 6), 13)},
+        r"block_table\[0\]: expected blocks 0 to 12, got 13",
     ),
-    "table: negative, in the last sequence": (
-        {"block_table": torch.cat([torch.zeros(4, 6), -torch.ones(1, 6)]).int()},
-        r"block_table\[4\]: expected blocks 0 to \d+, got -1",
+    "table: negative, in the last block of the last sequence": (
+        {"block_table": torch.arange(30).eq(4 * 6 + 3).view(5, 6).int().neg()},
+        r"block_table\[4\]: expected blocks 0 to 12, got -1",
     ),
     "lengths: type": ({"seq_lens": full(5)}, "seq_lens: expected int32, int64, got bfloat16"),
     "lengths: shape": (

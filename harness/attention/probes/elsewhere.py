@@ -17,7 +17,11 @@ from kvassay.harness.attention.guarded import Fate, Guard
 from kvassay.harness.attention.wrong import Refused
 from kvassay.harness.far import BridgeError, Far
 
-MODULE = "kvassay.harness.attention.guarded"
+COMMAND = (
+    *("env", "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1"),
+    *(sys.executable, "-m", "kvassay.harness.attention.guarded"),
+)
+"""One thread: a fork has only one."""
 LIMIT = 10 * TIME_LIMIT
 """Seconds for one answer; a try that ends badly is repeated for each tensor."""
 
@@ -68,5 +72,5 @@ _started: list[Far] = []
 
 def _process() -> Far:
     if not _started or _started[0].ended:
-        _started[:] = [Far([sys.executable, "-m", MODULE], LIMIT)]
+        _started[:] = [Far(COMMAND, LIMIT)]
     return _started[0]

@@ -39,11 +39,11 @@ def judge(kernel: Kernel, case: Case) -> Wrong | None:
 
 
 def _other(fate: Fate) -> Wrong | None:
-    """What else may become of a kernel."""
-    if fate.outcome == "refused":
+    """What else may become of a kernel; that it hangs may be the fork's fault."""
+    if fate.outcome in ("refused", "hangs"):
         raise Refused(fate.text)
-    if fate.outcome in ("crash", "hangs"):
-        raise Crash(fate.text, hangs=fate.outcome == "hangs")
+    if fate.outcome == "crash":
+        raise Crash(fate.text)
     if fate.outcome == "killed":
         raise Crash(f"the process is ended by {fate.text}, with or without forbidden pages")
     if fate.outcome == "wrong":

@@ -18,6 +18,7 @@ from random import Random
 import torch
 from torch import Tensor
 
+from kvassay.harness.attention.build import Built
 from kvassay.harness.attention.case import Case, Contents
 from kvassay.harness.attention.check import Check, register
 from kvassay.harness.attention.driver import Kernel
@@ -93,16 +94,22 @@ def judge(kernel: Kernel, case: Case) -> Wrong | None:
     if case.contents is not Contents.HALVES or case.sinks or case.softcap or case.alibi:
         return None
     built = kernel.build(case)
-    output = kernel.attend(built).output.detach().cpu().to(F64)
+    wrong = misread(built, kernel.attend(built).output)
+    return None if wrong is None else likelier(kernel, case, wrong)
+
+
+def misread(built: Built, output: Tensor) -> Wrong | None:
+    """The first sequence in which the strong half has another weight."""
+    output = output.detach().cpu().to(F64)
     rows: dict[int, list[Row]] = {}
     for row in rows_of(built):
         rows.setdefault(row.sequence, []).append(row)
     for sequence in sequences(built.batch):
-        strong = strong_keys(case.mark, sequence.key.shape[0])
+        strong = strong_keys(built.case.mark, sequence.key.shape[0])
         if strong.any() and not strong.all():
             wrong = _judged(sequence, strong, output[sequence.rows], rows[sequence.index])
             if wrong is not None:
-                return likelier(kernel, case, wrong)
+                return wrong
     return None
 
 

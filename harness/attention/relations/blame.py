@@ -29,15 +29,23 @@ class Version:
 def of_difference(law: Law, difference: Difference, versions: Sequence[Version]) -> Wrong:
     """The relation's own invariant, unless what was changed has no part in it.
 
-    That is so where a result looks like a known mistake, and where all are wrong by themselves.
+    That is so where a result looks like a known mistake, and where all are wrong by themselves: all
+    versions, or all rows where the versions are sequences of one batch.
     """
     wrong = [version for version in versions if not version.right]
     blamed = Wrong(law.invariant, law.anomaly, law.expected, difference.words, difference.story)
     if wrong and _named(blamed, wrong[0].seen):
         return blamed
-    if len(wrong) == len(versions) and not law.direct:
+    if _all_wrong(versions) and not law.direct:
         blamed.invariant, blamed.anomaly = "K1", Anomaly.OUTPUT
     return blamed
+
+
+def _all_wrong(versions: Sequence[Version]) -> bool:
+    if len(versions) > 1:
+        return not any(version.right for version in versions)
+    seen = versions[0].seen
+    return bool(seen.judgement.wrong_rows[~seen.expected.empty].all())
 
 
 def of_bits(law: Law, difference: Difference) -> Wrong:

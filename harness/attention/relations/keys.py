@@ -141,11 +141,11 @@ relation(
     17,
     "shifted-keys",
     "what is common to all logits cancels, however large",
-    law=Law("K9", Anomaly.RANGE, "the same output, and an LSE that is shifted alike"),
+    law=Law("K12", Anomaly.RANGE, "the same output, and an LSE that is shifted alike"),
     arrange=_shifted,
     cases=recipes(recipe(((37, 1),)), recipe(((21, 4),), optional={"window_left": 7})),
     control=twisted("maximum-from-zero"),
-    further=("K12",),
+    further=("K9",),
 )
 
 relation(

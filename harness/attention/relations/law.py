@@ -29,16 +29,13 @@ class Law:
     """The weakest claim under which bits must be equal: NONE for the law itself, None for never."""
     bits: str | None = None
     """The invariant that is broken where only bits differ, if it is another one."""
+    direct: bool = False
+    """Whether a difference shows what is wrong even where all results are wrong by themselves."""
 
     def exact(self, claimed: Determinism) -> bool:
         """Whether bits are looked at."""
         least = self.exact_from
         return least is not None and LEVELS.index(claimed) >= LEVELS.index(least)
-
-    @property
-    def direct(self) -> bool:
-        """Whether a difference shows what is wrong even where both results are wrong."""
-        return self.exact_from is Determinism.NONE
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,9 @@ relation(
     21,
     "tokens-left-of-window",
     "rows do not see the tokens left of their window",
-    law=Law("K6", Anomaly.WINDOW, "the same rows after other tokens", Determinism.NONE, "K14"),
+    law=Law(
+        "K6", Anomaly.WINDOW, "the same rows after other tokens", Determinism.NONE, "K14", True
+    ),
     arrange=_left_of_window,
     cases=recipes(
         recipe(((50, 1), (35, 1)), window_left=17),
@@ -127,7 +129,9 @@ relation(
     21,
     "other-blocks",
     "rows do not see whole blocks after them or left of their window, in the order of the table",
-    law=Law("K8", Anomaly.ADDRESS, "the same rows beside other blocks", Determinism.NONE, "K14"),
+    law=Law(
+        "K8", Anomaly.ADDRESS, "the same rows beside other blocks", Determinism.NONE, "K14", True
+    ),
     arrange=_whole_blocks,
     cases=recipes(
         recipe(((48, 48),), needs=[Capability.CAUSAL]),

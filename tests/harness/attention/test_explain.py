@@ -71,8 +71,8 @@ def test_wrong_rows_are_told_by_sequence_position_and_head() -> None:
     wrong[1:3, 2:] = True
     wrong[4] = True
     assert where(CASE, wrong) == [
-        "sequence 0 (21 keys, 4 queries): positions 18 to 19, heads 2 to 3",
-        "sequence 1 (30 keys, 1 queries): all 1 rows, all 4 heads",
+        "sequence 0 (keys: 21, queries: 4): positions 18 to 19, heads 2 to 3",
+        "sequence 1 (keys: 30, queries: 1): every row, every head",
     ]
 
 
@@ -80,7 +80,7 @@ def test_of_many_wrong_sequences_the_rest_is_counted() -> None:
     case = Case(tuple((3, 1) for _ in range(9)))
     lines = where(case, torch.ones(9, 4, dtype=torch.bool))
     assert len(lines) == 5
-    assert lines[-1] == "and in 5 other sequences"
+    assert lines[-1] == "sequences beyond these: 5"
 
 
 # ----------------------------------------------------------------------------------- explanations
@@ -105,7 +105,7 @@ def test_it_is_recognised_where_it_makes_numbers_much_larger(name: str, dtype: s
 
 @pytest.mark.parametrize("name", ["no-scale", "no-k-scale"])
 def test_it_is_recognised_although_large_logits_make_float32_less_exact(name: str) -> None:
-    case = replace(CASE, dtype="float32", cache_dtype="int8", k_scale="head", contents="peaky")
+    case = Case(((300, 20), (70, 1)), dtype="float32", cache_dtype="int8", k_scale="head")
 
     def attend(batch: AttentionBatch) -> AttentionResult:
         wrong = {"no-scale": {"scale": 1.0}, "no-k-scale": {"k_scale": None}}[name]
@@ -152,7 +152,8 @@ def test_one_factor_for_all_is_told_with_its_value() -> None:
         result.output.mul_(1.25)
 
     wrong = told(spoil(larger))
-    assert wrong.looks == "the output is 1.25 times what it has to be"
+    assert wrong.looks == "the output has a factor too many"
+    assert "factor: 1.25" in wrong.story
     assert wrong.invariant == "K1"
     scaled = replace(CASE, cache_dtype="int8", k_scale="tensor", v_scale="tensor")
     assert told(spoil(larger), scaled).invariant == "K10"
@@ -170,6 +171,18 @@ def test_only_the_lse() -> None:
     wrong = told(spoil(shift))
     assert (wrong.invariant, wrong.anomaly) == ("K1", Anomaly.LSE)
     assert wrong.looks == "only the LSE is wrong"
+
+
+def test_what_the_lse_has_no_part_in_is_not_laid_to_it() -> None:
+    def one_element(batch: AttentionBatch, result: AttentionResult) -> None:
+        result.output[0, 0, 0] *= 1.05
+
+    kernel = Kernel(spoil(one_element), ALL)
+    case = replace(CASE, dtype="float32", cache_dtype="float32", contents="offset")
+    seen = compare(kernel, case)
+    assert seen.judgement.lse is not None
+    assert seen.judgement.lse < seen.judgement.limits.lse
+    assert explain(kernel, case, seen).looks == ""
 
 
 def test_infinities_out_of_finite_numbers_break_the_range() -> None:

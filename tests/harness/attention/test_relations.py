@@ -288,6 +288,7 @@ def test_the_law_asks_for_bits_without_a_claim(
     (verdict,) = verdicts(check, kernel, [case])
     assert isinstance(verdict, Wrong)
     assert verdict.anomaly is Anomaly.BITS
+    assert verdict.invariant == ("K2" if check.invariants[0] == "K2" else "K14")
 
 
 def _more_than(case: Case) -> Callable[[AttentionBatch], bool]:
@@ -398,6 +399,38 @@ def test_rows_that_see_no_key_may_hold_anything_where_that_is_declared() -> None
         kernel = Kernel(spoiled(spoil)(declaring()), declaration)
         (verdict,) = verdicts(check, kernel, [case])
         assert (verdict is None) == (row is EmptyRow.UNTOUCHED)
+
+
+@pytest.mark.parametrize(
+    ("raised", "broken"),
+    [
+        (lambda batch: float(batch.block_table[0, 0] > 0), ("K8", Anomaly.ADDRESS)),
+        (lambda batch: float(1 + (batch.block_table[0, 0] > 0)), ("K1", Anomaly.OUTPUT)),
+    ],
+    ids=["one version is right", "both are wrong"],
+)
+def test_what_was_changed_is_blamed_if_it_has_a_part_in_it(
+    raised: Callable[[AttentionBatch], float], broken: tuple[str, Anomaly]
+) -> None:
+    def spoil(batch: AttentionBatch, result: AttentionResult) -> AttentionResult:
+        noise = torch.linspace(-1, 1, result.output.shape[-1])
+        output = result.output + raised(batch) * noise
+        return AttentionResult(output.to(result.output.dtype), result.lse)
+
+    check, declaration = named("other-block-ids"), declaring()
+    (case, *_) = cases_of(check, correct())
+    (verdict,) = verdicts(check, Kernel(spoiled(spoil)(declaration), declaration), [case])
+    assert (verdict.invariant, verdict.anomaly, verdict.looks) == (*broken, "")
+    assert verdict.expected != EXPECTED
+
+
+def test_a_known_mistake_is_blamed_rather_than_what_was_changed() -> None:
+    check, declaration = named("chunked-prefill"), declaring()
+    (case, *_) = cases_of(check, correct())
+    kernel = Kernel(twisted("top-left")(declaration), declaration)
+    (verdict,) = verdicts(check, kernel, [case])
+    assert (verdict.invariant, verdict.anomaly) == ("K5", Anomaly.CAUSAL)
+    assert verdict.looks in verdict.story
 
 
 # ------------------------------------------------------------------------------------- page order

@@ -1,6 +1,6 @@
 """Shrinking keeps the failure, makes the case small, and ends."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -14,7 +14,7 @@ from kvassay.harness.attention.case import (
     RowLayout,
     Scaling,
 )
-from kvassay.harness.attention.shrink import MOST_CALLS, PASSES, shrink
+from kvassay.harness.attention.shrink import MOST_CALLS, PASSES, PLAIN, shrink
 from kvassay.harness.deadline import Deadline
 
 LARGE = Case(
@@ -42,6 +42,7 @@ LARGE = Case(
     evicted=True,
     garbage=Garbage.NAN,
     buffers=True,
+    garbage_seed=5,
     seed=77,
 )
 LEAST = Case(
@@ -150,6 +151,12 @@ def test_every_pass_offers_something_and_only_cases(candidates: object) -> None:
     assert found
     assert LARGE not in found
     assert all(isinstance(each, Case) for each in found)
+
+
+def test_every_field_of_a_case_is_made_plain_by_some_pass() -> None:
+    numbers = {"seqs", "num_q_heads", "num_kv_heads", "head_dim", "head_dim_v", "block_size"}
+    types = {"dtype", "cache_dtype"}
+    assert {each.name for each in fields(Case)} == {*PLAIN, *numbers, *types}
 
 
 def test_what_makes_no_case_is_not_offered() -> None:

@@ -1,0 +1,174 @@
+"""How often the probes see one wrong key, by the length of the row.
+
+Planted mistakes (one key too many or too few, a stale page, a lost split, a wrong merge), each on
+one decode row of several lengths and with several seeds; what counts is whether a probe reads the
+result as wrong. Kernels that are right, in several ways to round, must never be read so.
+``python -m kvassay.suites.benchmarks.probe_power`` prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import torch
+
+from kvassay.harness.attention.build import Built, build
+from kvassay.harness.attention.case import Case, Contents
+from kvassay.harness.attention.driver import Kernel
+from kvassay.harness.attention.oracle_kernel import OracleKernel
+from kvassay.harness.attention.probes import halves, needle
+from kvassay.harness.attention.probes.counting import readable, readings
+from kvassay.harness.attention.twists import TWISTS
+from kvassay.harness.contract import AttentionResult, Capability, Declaration
+from kvassay.impls.faulty.tiled_attention import Habits, TiledAttention
+
+LENGTHS = (128, 2011, 16381, 65531)
+SEEDS = 20
+PAGE = 16
+CLAIMS = Declaration(capabilities=frozenset({Capability.CAUSAL, Capability.LSE}))
+BASE = Case(((1, 1),), num_q_heads=2, num_kv_heads=1, block_size=PAGE)
+READ = replace(BASE, dtype="float32", cache_dtype="float32")
+"""The type in which a row of any length can be read."""
+
+Attend = Callable[[Built], AttentionResult]
+Detects = Callable[[Attend, int, int], bool]
+"""Whether a probe sees something wrong at a length, with a seed."""
+
+
+def _kernel(instance: object) -> Attend:
+    kernel = Kernel(instance, CLAIMS)
+    return kernel.attend
+
+
+def _mistaken(name: str) -> Attend:
+    return _kernel(OracleKernel(CLAIMS, TWISTS[name].apply))
+
+
+MISTAKES = {
+    "last key dropped": "last-key",
+    "first key dropped": "first-key",
+    "one key too many": "extra-key",
+    "page tail seen": "whole-block",
+    "page lost": "block-dropped",
+    "stale page": "block-repeated",
+    "last of 8 splits dropped": "last-part",
+    "splits merged in base 2": "parts-in-base-2",
+}
+RIGHT: dict[str, Callable[[], object]] = {
+    "right: oracle, rounded once": lambda: OracleKernel(CLAIMS),
+    "right: tiles of 64, weights in 16 bit": lambda: TiledAttention(Habits(tile=64)),
+    "right: 8 splits, stored in 16 bit": lambda: TiledAttention(
+        Habits(tile=256, splits=8, round_parts=True)
+    ),
+}
+
+
+# ----------------------------------------------------------------------------------------- probes
+
+
+@lru_cache(maxsize=8)
+def _built(case: Case) -> Built:
+    """The cases of one length and seed, which all kernels get."""
+    return build(case)
+
+
+def by_tomography(attend: Attend, length: int, seed: int) -> bool:
+    """Both codes."""
+    for contents in (Contents.COUNTED, Contents.PLACED):
+        case = replace(READ, seqs=((length, 1),), contents=contents, seed=seed)
+        assert readable(case)
+        built = _built(case)
+        found = readings(built, attend(built))
+        if not all(reading.output_right and reading.lse_right for reading in found):
+            return True
+    return False
+
+
+def by_needle(attend: Attend, length: int, seed: int) -> bool:
+    """At both ends, and at both ends of the page in the middle."""
+    page = (length // 2) // PAGE * PAGE
+    for mark in (-1, 0, page, page + PAGE - 1):
+        case = replace(BASE, seqs=((length, 1),), contents=Contents.NEEDLE, mark=mark, seed=seed)
+        built = _built(case)
+        if needle.misread(built, attend(built)):
+            return True
+    return False
+
+
+def by_halves(attend: Attend, length: int, seed: int) -> bool:
+    """The strong keys first, then last."""
+    strong = max(1, length // halves.RATIO)
+    for mark in (strong, -strong):
+        case = replace(BASE, seqs=((length, 1),), contents=Contents.HALVES, mark=mark, seed=seed)
+        built = _built(case)
+        if halves.misread(built, attend(built).output) is not None:
+            return True
+    return False
+
+
+PROBES: dict[str, Detects] = {
+    "tomography": by_tomography,
+    "needle": by_needle,
+    "halves": by_halves,
+}
+
+
+# ------------------------------------------------------------------------------------------ table
+
+
+@dataclass
+class Row:
+    """How many seeds each probe, and any of them, saw something wrong with."""
+
+    what: str
+    length: int
+    attend: Attend
+    seeds: int = 0
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def measure(self, seed: int) -> None:
+        """One seed more."""
+        hits = [n for n, detects in PROBES.items() if detects(self.attend, self.length, seed)]
+        self.seeds += 1
+        self.seen.update(hits)
+        self.seen["any"] += bool(hits)
+
+
+def rows(lengths: tuple[int, ...], seeds: int) -> list[Row]:
+    """All mistakes that a length can show, and all right kernels."""
+    found: list[Row] = []
+    for length in lengths:
+        batch = build(replace(BASE, seqs=((length, 1),))).batch
+        shown = {what: name for what, name in MISTAKES.items() if TWISTS[name].when(batch)}
+        now = [Row(what, length, _mistaken(name)) for what, name in shown.items()]
+        now += [Row(what, length, _kernel(make())) for what, make in RIGHT.items()]
+        for seed in range(seeds):
+            for row in now:
+                row.measure(seed)
+        found += now
+    order = [*MISTAKES, *RIGHT]
+    return sorted(found, key=lambda row: order.index(row.what))
+
+
+def table(found: list[Row]) -> Iterator[str]:
+    """Markdown."""
+    names = (*PROBES, "any")
+    yield "| planted | keys | " + " | ".join(names) + " |"
+    yield "|---|---:|" + "---:|" * len(names)
+    for row in found:
+        cells = " | ".join(f"{row.seen[name]}/{row.seeds}" for name in names)
+        yield f"| {row.what} | {row.length} | {cells} |"
+
+
+def main(seeds: int = SEEDS) -> None:
+    """Print the table."""
+    torch.set_num_threads(1)
+    print("\n".join(table(rows(LENGTHS, seeds))))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

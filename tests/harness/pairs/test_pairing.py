@@ -1,0 +1,54 @@
+"""Who is paired with whom, and what is told about it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from kvassay.harness.contract import CacheManager, PagedAttention, PrefixIndex
+from kvassay.harness.pairs.pairing import Pairing, pairing
+from kvassay.harness.registry import Registration
+
+
+def entry(name: str, kind: type, reference: str = "") -> Registration:
+    return Registration(name, kind, dict[str, Any], declaration=None, reference=reference)  # type: ignore[arg-type]
+
+
+MANAGERS = [entry("m1", CacheManager), entry("m2", CacheManager)]
+KERNELS = [entry("k1", PagedAttention), entry("k2", PagedAttention)]
+INDEX = entry("i", PrefixIndex)
+ELSEWHERE = entry("far", CacheManager, "exec:python far.py")
+
+
+def names(found: Pairing) -> list[str]:
+    return ["+".join(half.name for half in pair) for pair in found.pairs]
+
+
+def test_each_with_each_where_both_are_named() -> None:
+    found = pairing([*MANAGERS, INDEX, *KERNELS])
+    assert names(found) == ["m1+k1", "m1+k2", "m2+k1", "m2+k2"]
+    assert not found.note
+
+
+@pytest.mark.parametrize(
+    ("chosen", "pairs", "told"),
+    [
+        (MANAGERS, ["m1+torch", "m2+torch"], "no kernel named: managers are paired with torch"),
+        (KERNELS[:1], ["paged+k1", "radix+k1"], "no manager named: .* with paged and radix"),
+        ([ELSEWHERE], [], "no kernel named: .* not paired"),
+        ([ELSEWHERE, *MANAGERS[:1]], ["m1+torch"], "no kernel named: .* with torch"),
+        ([ELSEWHERE, *KERNELS[:1]], ["far+k1"], "^$"),
+        ([INDEX], [], "^$"),
+    ],
+    ids=["managers", "kernels", "elsewhere", "some elsewhere", "elsewhere and kernel", "index"],
+)
+def test_a_missing_half_is_supplied_and_told(
+    chosen: list[Registration], pairs: list[str], told: str
+) -> None:
+    found = pairing(chosen)
+    assert names(found) == pairs
+
+    assert re.search(told, found.note), found.note
+    assert found.supplied is ("with" in told)

@@ -31,6 +31,7 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 LENGTHS = (2, 5, 33, 128, 1000, 4093, 16381)
 CONTENTS = ("plain", "peaky", "offset")
 """Normal; the query four times as large; values of 1 + 0.1 N."""
+LONG_CONTENTS = ("plain", "peaky")
 TINY = "tiny"
 """Uniform within 1e-3: products and outputs are subnormal in fp16."""
 
@@ -392,12 +393,15 @@ SEEDS, SLOPPY_SEEDS, HOSTILE_SEEDS = 8, 4, 250
 
 
 def points() -> Iterator[Point]:
-    """The grid; fewer seeds for long sequences, for float32 and for tiny values."""
+    """The grid; fewer seeds for long sequences, for float32 and for tiny values.
+
+    The longest are plain and peaky, in 16 bit: it is for these that `REQUIRED` is stated.
+    """
     for dtype in TYPES:
         for content in (*CONTENTS, TINY):
             for length in LENGTHS:
                 few = length >= LONG or dtype == "fp32" or content == TINY
-                if length < LONG or dtype != "fp32":
+                if length < LONG or (dtype != "fp32" and content in LONG_CONTENTS):
                     for seed in range(SEEDS // 4 if few else SEEDS):
                         yield Point(dtype, content, length, seed)
 

@@ -32,7 +32,7 @@ class Kernel:
         self.instance = instance
         self.declaration = declaration
         self.name = name
-        self.reference: str = getattr(instance, "reference", "")
+        self.reference = ""
         """By which another process finds it; empty where none can."""
         self.device = getattr(instance, "device", "cpu")
         self.calls: Counter[str] = Counter()

@@ -8,8 +8,8 @@ built when it is first tried; each try happens in a fork, so that its end is an 
 
 With `guard` every tensor ends right before a page that may not be touched, or begins right after
 one. Outcomes: ok, refused, crash, wrong, hangs, outside (an access outside the tensors), killed
-(ended by a signal that has nothing to do with the guards), and unknown (no such kernel). For CPUs
-of POSIX systems.
+(ended by a signal that has nothing to do with the guards), and unknown (no such kernel, no memory).
+For CPUs of POSIX systems.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from kvassay.harness.violation import Crash
 
 CONTROL = "control:"
 """How the reference to a check's control begins."""
-LONGEST = 1 << 16
-"""Bytes of an answer from a fork: less than what fits into a pipe."""
+LONGEST = 500
+"""Characters of an answer from a fork: it has to fit into a pipe at once."""
 
 
 class Guard(StrEnum):
@@ -119,12 +119,15 @@ def forked(kernel: Kernel, case: Case, guards: Guards | None) -> Fate:
         try:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             fate = attempt(kernel, case, guards)
-            os.write(write, json.dumps([fate.outcome, fate.text]).encode()[:LONGEST])
+        except Exception as error:
+            fate = Fate("unknown", f"{type(error).__name__}: {error}")
+        try:
+            os.write(write, json.dumps([fate.outcome, fate.text[:LONGEST]]).encode())
         finally:
             os._exit(0)
     os.close(write)
     answered = bool(select.select([read], [], [], TIME_LIMIT + 5)[0])
-    answer = os.read(read, LONGEST) if answered else b""
+    answer = os.read(read, 1 << 16) if answered else b""
     os.close(read)
     if not answered:
         os.kill(child, signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,8 @@ from kvassay.harness.attention.memory import Arena
 GAP = 8
 """Elements of a gap, a multiple of 16 bytes in every type of 16 bits or more."""
 FAR_ELEMENTS = 2**31
+NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+"""MAP_NORESERVE: memory that is never touched need not exist."""
 
 
 @dataclass
@@ -100,7 +103,7 @@ def _sparse(shape: tuple[int, int, int, int], dtype: torch.dtype, device: str) -
     count = (blocks - 1) * stride + inner
     if device == "cpu":
         num_bytes = count * torch.empty((), dtype=dtype).element_size()
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
         flat = torch.frombuffer(mmap.mmap(-1, num_bytes, flags), dtype=torch.uint8).view(dtype)
     else:
         flat = torch.empty(count, dtype=dtype, device=device)

@@ -27,6 +27,7 @@ from kvassay.harness.attention.calibration import (
     FAULTS,
     HOSTILE_SEEDS,
     LENGTHS,
+    LONG_CONTENTS,
     QUICK_HOSTILE_SEEDS,
     REQUIRED,
     SLOPPY,
@@ -172,8 +173,8 @@ def detection_table(rows: list[Row]) -> str:
 
 
 def by_length(rows: list[Row], name: str, rejected: Callable[[Row], bool]) -> dict[int, float]:
-    """Detection of a fault by length, in percent."""
-    found = of(rows, "fault", name)
+    """Detection of a fault by length, in percent, over contents that there are at every length."""
+    found = [row for row in of(rows, "fault", name) if row.content in LONG_CONTENTS]
     lengths = [length for length in LENGTHS if any(row.length == length for row in found)]
     return {
         length: percent([row for row in found if row.length == length], rejected)
@@ -205,6 +206,7 @@ is said in `harness/attention/rounding_error.py`, what is judged in `harness/bud
 
 The grid: decodes of {lengths} keys, in {types},
 contents {contents} and tiny, {shapes}.
+The longest are in 16 bit and {long_contents} alone.
 
 ## Limits
 
@@ -221,20 +223,22 @@ many percent of these correct results they reject.
 
 {alarms_table}
 
-Batches on which rounding errors do not average out ({hostile_contents}), with random features, head
-sizes, lengths, scales and cache types:
+Batches on which rounding errors do not average out, with random features, head sizes, lengths,
+scales and cache types; contents:
+{hostile_contents}.
 
 {hostile_table}
 
 ## Detection
 
-Percent of the cases in which a fault is seen, over {types_16}, contents {contents} and all
-lengths. FlashInfer's tolerance is that of its tests for each type; the baseline of FlashAttention's
+Percent of the cases in which a fault is seen, over bf16 and fp16, contents
+{contents}, and all lengths.
+FlashInfer's tolerance is that of its tests for each type; the baseline of FlashAttention's
 criterion is the emulated eager kernel.
 
 {detection}
 
-By length:
+By length, over {long_contents}:
 
 {lengths_table}
 
@@ -250,7 +254,7 @@ def text(rows: list[Row]) -> str:
         count=len(rows),
         lengths=", ".join(map(str, LENGTHS)),
         types=", ".join(TYPES),
-        types_16="bf16 and fp16",
+        long_contents=" and ".join(LONG_CONTENTS),
         contents=", ".join(CONTENTS),
         shapes="head sizes 64 and 128, 1, 4 or 8 query heads per KV head",
         limits=limits_table(),

@@ -8,6 +8,7 @@ result as wrong. Kernels that are right, in several ways to round, must never be
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,13 +23,16 @@ from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.oracle_kernel import OracleKernel
 from kvassay.harness.attention.probes import halves, needle
 from kvassay.harness.attention.probes.counting import readable, readings
+from kvassay.harness.attention.twist import PARTITION, on_sequences, twist
 from kvassay.harness.attention.twists import TWISTS
-from kvassay.harness.contract import AttentionResult, Capability, Declaration
+from kvassay.harness.contract import AttentionBatch, AttentionResult, Capability, Declaration
 from kvassay.impls.faulty.tiled_attention import Habits, TiledAttention
+from kvassay.reference.attention import Sequence
 
 LENGTHS = (128, 2011, 16381, 65531)
 SEEDS = 20
 PAGE = 16
+SPLITS = 8
 CLAIMS = Declaration(capabilities=frozenset({Capability.CAUSAL, Capability.LSE}))
 BASE = Case(((1, 1),), num_q_heads=2, num_kv_heads=1, block_size=PAGE)
 READ = replace(BASE, dtype="float32", cache_dtype="float32")
@@ -44,19 +48,24 @@ def _kernel(instance: object) -> Attend:
     return kernel.attend
 
 
-def _mistaken(name: str) -> Attend:
-    return _kernel(OracleKernel(CLAIMS, TWISTS[name].apply))
+def _in_base_2(batch: AttentionBatch, sequence: Sequence) -> Sequence:
+    """Each of eight splits weighs ``2 ** lse`` instead of ``exp(lse)``."""
+    splits = []
+    for logits in sequence.logits.split(-(-sequence.logits.shape[-1] // SPLITS), dim=-1):
+        lse = torch.logsumexp(logits, dim=-1, keepdim=True)
+        splits.append(logits + (math.log(2) - 1) * lse)
+    return replace(sequence, logits=torch.cat(splits, dim=-1))
 
 
 MISTAKES = {
-    "last key dropped": "last-key",
-    "first key dropped": "first-key",
-    "one key too many": "extra-key",
-    "page tail seen": "whole-block",
-    "page lost": "block-dropped",
-    "stale page": "block-repeated",
-    "last of 8 splits dropped": "last-part",
-    "splits merged in base 2": "parts-in-base-2",
+    "last key dropped": TWISTS["last-key"],
+    "first key dropped": TWISTS["first-key"],
+    "one key too many": TWISTS["extra-key"],
+    "page tail seen": TWISTS["whole-block"],
+    "page lost": TWISTS["block-dropped"],
+    "stale page": TWISTS["block-repeated"],
+    "last of 8 splits dropped": TWISTS["last-part"],
+    "8 splits merged in base 2": twist("base-2-merge", "", PARTITION, on_sequences(_in_base_2)),
 }
 RIGHT: dict[str, Callable[[], object]] = {
     "right: oracle, rounded once": lambda: OracleKernel(CLAIMS),
@@ -143,8 +152,11 @@ def rows(lengths: tuple[int, ...], seeds: int) -> list[Row]:
     found: list[Row] = []
     for length in lengths:
         batch = build(replace(BASE, seqs=((length, 1),))).batch
-        shown = {what: name for what, name in MISTAKES.items() if TWISTS[name].when(batch)}
-        now = [Row(what, length, _mistaken(name)) for what, name in shown.items()]
+        now = [
+            Row(what, length, _kernel(OracleKernel(CLAIMS, mistake.apply)))
+            for what, mistake in MISTAKES.items()
+            if mistake.when(batch)
+        ]
         now += [Row(what, length, _kernel(make())) for what, make in RIGHT.items()]
         for seed in range(seeds):
             for row in now:

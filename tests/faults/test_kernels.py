@@ -15,7 +15,7 @@ from kvassay.harness.contract import ContractError
 from kvassay.impls.faulty.kernel_controls import CONTROLS
 from kvassay.impls.faulty.kernels import FAULTS, TORCH, KernelFault, edited
 
-FEW = Effort(cases=25, seconds=1.5)
+FEW = Effort(cases=12, seconds=0.8)
 SMALL = 260
 """Keys of a shrunk case, all sequences together; long-cut-off needs more than 1,024."""
 

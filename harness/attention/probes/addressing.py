@@ -23,7 +23,7 @@ from kvassay.harness.attention.lengths import Seqs
 from kvassay.harness.attention.oracle_kernel import twisted
 from kvassay.harness.attention.probes.bits import Law, Run, compared
 from kvassay.harness.attention.probes.elsewhere import fatal
-from kvassay.harness.attention.probes.shapes import BLOCK_SIZES, buffered, fitted, taken
+from kvassay.harness.attention.probes.shapes import BLOCK_SIZES, HALF_FIRST, buffered, fitted, taken
 from kvassay.harness.attention.wrong import Anomaly, Wrong
 from kvassay.harness.contract import Determinism
 
@@ -79,6 +79,10 @@ def cases(kernel: Kernel, rng: Random) -> Iterable[Case]:
         if taken(kernel, base, **change):
             for seqs in (decode, mixed):
                 yield replace(base, seqs=seqs, seed=rng.randrange(2**31), **change)
+    far = fitted(kernel, dtypes=HALF_FIRST, garbage=Garbage.ZERO)
+    if far is not None:
+        layout = CacheLayout.FAR
+        yield replace(far, seqs=decode, cache_layout=layout, seed=rng.randrange(2**31))
     high = fitted(
         kernel,
         head_dims=SMALLEST,
@@ -99,7 +103,6 @@ def _changes() -> Iterator[dict[str, Any]]:
             yield {"cache_layout": layout}
     yield {"row_layout": RowLayout.PADDED}
     yield {"row_layout": RowLayout.FUSED}
-    yield {"cache_layout": CacheLayout.FAR}
 
 
 register(

@@ -32,7 +32,7 @@ def unreachable(kernel: Kernel) -> str | None:
         return f"the kernel runs on {kernel.device}: forbidden pages are the CPU's"
     if not hasattr(os, "fork"):
         return "this system has no fork"
-    if not kernel.reference:
+    if not _reference(kernel):
         return "another process cannot find the kernel: it is not registered"
     return None
 
@@ -43,7 +43,7 @@ def tried(kernel: Kernel, case: Case, guard: Guard | None = None) -> Fate:
     if reason is not None:
         raise Refused(reason)
     asked = {
-        "reference": kernel.reference,
+        "reference": _reference(kernel),
         "name": kernel.name,
         "case": asdict(case),
         "guard": guard,
@@ -53,7 +53,7 @@ def tried(kernel: Kernel, case: Case, guard: Guard | None = None) -> Fate:
     except BridgeError as error:
         raise Refused(f"the process that tries kernels: {error}") from error
     if reply["outcome"] == "unknown":
-        raise Refused(f"another process cannot find the kernel: {reply['text']}")
+        raise Refused(f"another process cannot try the kernel: {reply['text']}")
     return Fate(str(reply["outcome"]), str(reply["text"]))
 
 
@@ -64,6 +64,11 @@ def fatal(kernel: Kernel, case: Case) -> str | None:
     except Refused:
         return None
     return f"the process is ended by {fate.text}" if fate.outcome == "killed" else None
+
+
+def _reference(kernel: Kernel) -> str:
+    """A control is found by what its class says."""
+    return kernel.reference or str(vars(type(kernel.instance)).get("found_as", ""))
 
 
 _started: list[Far] = []

@@ -88,7 +88,7 @@ def _variants(kernel: Kernel, base: Case, rng: Random) -> Iterator[Case]:
 class _Outsider(OracleKernel):
     """Reads the byte after the keys."""
 
-    reference = f"{CONTROL}{NAME}"
+    found_as = f"{CONTROL}{NAME}"
 
     def __init__(self, declaration: Declaration) -> None:
         super().__init__(declaration, spoil=_looks_outside)

@@ -29,8 +29,8 @@ from kvassay.harness.attention.probes.masks import place, story
 from kvassay.harness.attention.probes.shapes import (
     HALF_FIRST,
     ONE_KV_HEAD,
+    buffered,
     decode,
-    fitted,
     long_lengths,
 )
 from kvassay.harness.attention.wrong import Anomaly, Wrong
@@ -220,7 +220,7 @@ def _last_part(lse: Tensor) -> Tensor:
 
 def cases(kernel: Kernel, rng: Random) -> Iterable[Case]:
     """Rows of many splits, a chunk, and long rows."""
-    base = fitted(kernel, dtypes=HALF_FIRST, heads=ONE_KV_HEAD, contents=Contents.HALVES, mark=1)
+    base = buffered(kernel, dtypes=HALF_FIRST, heads=ONE_KV_HEAD, contents=Contents.HALVES, mark=1)
     if base is None:
         return
 

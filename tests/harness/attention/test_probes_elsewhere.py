@@ -180,7 +180,7 @@ def test_nor_is_one_elsewhere_or_one_that_is_gone() -> None:
         tried(kernel, CASE)
     kernel = torch_kernel()
     kernel.name = "nothing"
-    with pytest.raises(Refused, match="cannot find the kernel: LookupError"):
+    with pytest.raises(Refused, match="cannot try the kernel: LookupError"):
         tried(kernel, CASE)
 
 

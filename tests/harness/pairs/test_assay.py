@@ -129,6 +129,16 @@ def test_a_pair_that_has_shown_nothing_has_not_reached_anything(
         assayed.require_control()
 
 
+def test_evidence_does_not_help_a_campaign_whose_controls_went_unseen(
+    tmp_path: Path, make: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assayed = assay(tmp_path, make, "paged", "torch")
+    monkeypatch.setattr(assayed.outcome, "blind", "the control was not convicted")
+    assert {*verdicts(assayed).values()} == {Status.NOT_REACHED, Status.NOT_CLAIMED}
+    with pytest.raises(pytest.fail.Exception, match="the control was not convicted"):
+        assayed.require_control()
+
+
 def test_a_kernel_that_cannot_be_built_ends_the_assay(tmp_path: Path) -> None:
     def broken() -> Any:
         raise KeyError("no device")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from kvassay.harness.assay import corpus_folder
 from kvassay.harness.checker import Effect
-from kvassay.harness.contract import CacheKey
+from kvassay.harness.contract import CacheKey, Capability
 from kvassay.harness.pairs.session import Pair
 from kvassay.harness.registry import Registration
 from kvassay.harness.scenario import (
@@ -140,3 +141,29 @@ def test_what_is_not_legal_is_skipped(
     for each in before:
         assert worker.step(each) is Effect.DONE
     assert worker.step(operation) is Effect.SKIPPED
+
+
+class BothWays(controls.DraftsAtRelease):
+    """Drafts may also be cut away by a truncation."""
+
+    def truncate(self, request: str, num_tokens: int) -> None:
+        cut = len(self._live[request].tokens) - num_tokens
+        super().truncate(request, num_tokens)
+        self._drafts[request] = max(0, self._drafts.get(request, 0) - cut)
+
+
+def test_drafts_that_are_cut_away_are_pending_no_longer(make: Callable[..., Pair]) -> None:
+    offered = controls.DRAFTING.capabilities | {Capability.TRUNCATE}
+    pair = make(BothWays, managing=replace(controls.DRAFTING, capabilities=offered))
+    drafted = (*ADMITTED[:1], Append("a", (4, 5), drafts=2))
+    ends: tuple[tuple[Operation, ...], ...] = (
+        (Append("a", (6,)), Accept("a", 2)),
+        (Truncate("a", 4), Accept("a", 2), Accept("a", 1), Append("a", (6,))),
+        (Truncate("a", 2), Accept("a", 0), Append("a", (6,))),
+    )
+    for end in ends:
+        scenario = Scenario(6, 2, (*drafted, *end))
+        effects = under_the_worker(pair, scenario)
+        assert effects == under_the_checker(pair.manager, scenario)
+        assert Effect.SKIPPED in effects
+        assert effects[-1] is Effect.DONE

@@ -103,7 +103,7 @@ fault(
 # ------------------------------------------------------------------------------------- head map
 fault(
     "heads-interleaved",
-    "K7",
+    "K1 K7",
     "output = output.view(*query.shape[:2], -1)",
     "output = output.view(value.shape[0], -1, query.shape[1], value.shape[2])"
     ".transpose(0, 1).reshape(*query.shape[:2], -1)",
@@ -358,7 +358,7 @@ fault(
 )
 fault(
     "part-in-fp8",
-    "K1",
+    "K1 K10",
     "        return out, torch.where(total == 0",
     "        out = out.to(torch.float8_e4m3fn).to(out.dtype)\n"
     "        return out, torch.where(total == 0",

@@ -47,11 +47,16 @@ def engine() -> SimpleNamespace:
         from sglang.srt.managers import schedule_batch
         from sglang.srt.mem_cache import allocator, base_prefix_cache, common
         from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+        from sglang.srt.mem_cache.cpp_utils import native_hash
         from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
         from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
         from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
         from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
         from sglang.srt.sampling.sampling_params import SamplingParams
+
+        # Compiled at its first use, which takes ten seconds where no earlier build is kept: that
+        # is part of importing the engine, and no operation is to be taken for a hang by it.
+        native_hash._load_native_hash_module()
 
     sglang_stub.publish(
         {"spec": {"speculative_algorithm": None}, "serving": {"strip_thinking_cache": False}}

@@ -18,7 +18,6 @@ import ctypes
 import json
 import mmap
 import os
-import resource
 import select
 import signal
 import sys
@@ -117,7 +116,7 @@ def forked(kernel: Kernel, case: Case, guards: Guards | None) -> Fate:
     child = os.fork()
     if child == 0:
         try:
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            _without_core()
             fate = attempt(kernel, case, guards)
         except Exception as error:
             fate = Fate("unknown", f"{type(error).__name__}: {error}")
@@ -137,6 +136,13 @@ def forked(kernel: Kernel, case: Case, guards: Guards | None) -> Fate:
     if os.WIFSIGNALED(status):
         return Fate("killed", signal.Signals(os.WTERMSIG(status)).name)
     return Fate(*json.loads(answer)) if answer else Fate("killed", "an exit of its own")
+
+
+def _without_core() -> None:
+    """An end that is expected leaves no memory image behind."""
+    import resource  # not on every system
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def guarded(kernel: Kernel, case: Case, side: Guard) -> Fate:

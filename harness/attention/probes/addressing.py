@@ -23,7 +23,7 @@ from kvassay.harness.attention.lengths import Seqs
 from kvassay.harness.attention.oracle_kernel import twisted
 from kvassay.harness.attention.probes.bits import Law, Run, compared
 from kvassay.harness.attention.probes.elsewhere import fatal
-from kvassay.harness.attention.probes.shapes import BLOCK_SIZES, HALF_FIRST, buffered, fitted, taken
+from kvassay.harness.attention.probes.shapes import BLOCK_SIZES, HALF_FIRST, buffered, taken
 from kvassay.harness.attention.wrong import Anomaly, Wrong
 from kvassay.harness.contract import Determinism
 
@@ -37,10 +37,6 @@ SMALL_BLOCKS = (1, 16, *BLOCK_SIZES[1:])
 
 def judge(kernel: Kernel, case: Case) -> Wrong | None:
     """The same as in the plainest place."""
-    if case.placement is Placement.HIGH or case.cache_layout is CacheLayout.FAR:
-        death = fatal(kernel, case)
-        if death is not None:
-            return Wrong(LAW.invariant, LAW.anomaly, LAW.expected, death)
     if case.cache_layout is CacheLayout.V_IN_K:
         return _by_itself(kernel, case)
     plain = replace(
@@ -49,6 +45,10 @@ def judge(kernel: Kernel, case: Case) -> Wrong | None:
         cache_layout=CacheLayout.NHD,
         row_layout=RowLayout.DENSE,
     )
+    if case.placement is Placement.HIGH or case.cache_layout is CacheLayout.FAR:
+        death = fatal(kernel, case, beside=plain)
+        if death is not None:
+            return Wrong(LAW.invariant, LAW.anomaly, LAW.expected, death)
     exact = replace(plain, placement=case.placement) == case
     return compared(
         kernel,
@@ -79,11 +79,11 @@ def cases(kernel: Kernel, rng: Random) -> Iterable[Case]:
         if taken(kernel, base, **change):
             for seqs in (decode, mixed):
                 yield replace(base, seqs=seqs, seed=rng.randrange(2**31), **change)
-    far = fitted(kernel, dtypes=HALF_FIRST, garbage=Garbage.ZERO)
+    far = buffered(kernel, dtypes=HALF_FIRST, garbage=Garbage.ZERO)
     if far is not None:
         layout = CacheLayout.FAR
         yield replace(far, seqs=decode, cache_layout=layout, seed=rng.randrange(2**31))
-    high = fitted(
+    high = buffered(
         kernel,
         head_dims=SMALLEST,
         block_sizes=SMALL_BLOCKS,

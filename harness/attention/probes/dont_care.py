@@ -58,7 +58,7 @@ def judge_wild(kernel: Kernel, case: Case) -> Wrong | None:
     """The same bits with garbage that is no number, and with ids that are no block."""
     variants = [replace(case, garbage=kind) for kind in WILD]
     for variant in variants:
-        death = fatal(kernel, variant)
+        death = fatal(kernel, variant, beside=case)
         if death is not None:
             return Wrong("K2", Anomaly.TAIL, _law(variant).expected, death)
     return _judged(kernel, case, variants)

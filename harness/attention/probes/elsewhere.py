@@ -57,13 +57,18 @@ def tried(kernel: Kernel, case: Case, guard: Guard | None = None) -> Fate:
     return Fate(str(reply["outcome"]), str(reply["text"]))
 
 
-def fatal(kernel: Kernel, case: Case) -> str | None:
-    """How the kernel ends its process on a case; None if it does not, or nobody can try."""
+def fatal(kernel: Kernel, case: Case, beside: Case) -> str | None:
+    """How the kernel ends its process on a case, and not on the harmless one beside it.
+
+    None if it does not, or nobody can try.
+    """
     try:
         fate = tried(kernel, case)
+        if fate.outcome != "killed" or tried(kernel, beside).outcome == "killed":
+            return None
     except Refused:
         return None
-    return f"the process is ended by {fate.text}" if fate.outcome == "killed" else None
+    return f"the process is ended by {fate.text}"
 
 
 def _reference(kernel: Kernel) -> str:

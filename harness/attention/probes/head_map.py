@@ -137,7 +137,8 @@ def judge_uneven(kernel: Kernel, case: Case) -> Wrong | None:
     if case.num_q_heads % case.num_kv_heads == 0:
         return None
     heads = f"{case.num_q_heads} query heads and {case.num_kv_heads} KV heads"
-    death = fatal(kernel, case)
+    even = replace(case, num_q_heads=2, num_kv_heads=1)
+    death = fatal(kernel, case, beside=even)
     if death is not None:
         return Wrong("K7", Anomaly.UNREFUSED, f"{heads} refused", death)
     try:

@@ -167,7 +167,7 @@ def test_a_kernel_that_nobody_finds_is_not_tried() -> None:
     kernel = Kernel(OracleKernel(Declaration()), Declaration())
     with pytest.raises(Refused, match="not registered"):
         tried(kernel, CASE)
-    assert fatal(kernel, CASE) is None
+    assert fatal(kernel, CASE, beside=CASE) is None
     outcome = run(CHECKS["guard-pages"], kernel, Effort(), [])
     assert outcome.judged == 0
     assert "not registered" in outcome.refusal
@@ -218,20 +218,29 @@ def test_an_id_of_no_block_that_kills_is_a_verdict(odd: Make) -> None:
     assert dont_care.judge_tame(odd("pass"), CASE) is None
 
 
+MANY = "batch.key_cache.shape[0] > 2**15"
+UNEVEN = "batch.query.shape[1] % batch.key_cache.shape[2]"
+
+
+def test_what_always_ends_its_process_says_nothing(odd: Make) -> None:
+    """A fork may be what a kernel does not stand."""
+    assert fatal(odd("os.kill(os.getpid(), 11)"), CASE, beside=CASE) is None
+
+
 def test_so_is_a_far_address_that_kills(odd: Make) -> None:
     case = next(
         case
         for case in addressing.cases(torch_kernel(), Random(0))
         if case.placement is Placement.HIGH
     )
-    wrong = addressing.judge(odd("os.kill(os.getpid(), 11)"), case)
+    wrong = addressing.judge(odd(f"{MANY} and os.kill(os.getpid(), 11)"), case)
     assert wrong is not None
     assert (wrong.invariant, wrong.anomaly) == ("K8", Anomaly.ADDRESS)
 
 
 def test_so_are_head_counts_that_kill(odd: Make) -> None:
     case = replace(CASE, num_q_heads=3, num_kv_heads=2)
-    wrong = head_map.judge_uneven(odd("os.kill(os.getpid(), 11)"), case)
+    wrong = head_map.judge_uneven(odd(f"{UNEVEN} and os.kill(os.getpid(), 11)"), case)
     assert isinstance(wrong, Wrong)
     assert wrong.anomaly is Anomaly.UNREFUSED
     assert head_map.judge_uneven(odd("raise ValueError('uneven')"), case) is None

@@ -12,6 +12,8 @@ Only versions that have been tried are changed; for others `make_faithful` refus
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+SWITCH = "TRITON_INTERPRET"
+"""The variable of the environment by which Triton is told to interpret."""
 KNOWN = ("3.6.", "3.7.")
 """Versions of Triton whose interpreter this was tried on."""
 NARROW = {
@@ -60,6 +64,36 @@ def patterns_of(values: Array, name: str, *, toward_zero: bool = False) -> Array
         too_far = rounded.float().abs() > numbers.abs()
         codes[too_far.numpy()] -= 1
     return codes.reshape(np.shape(values))
+
+
+class InterpreterTooLate(RuntimeError):
+    """Triton was imported for a GPU before anybody asked for the interpreter."""
+
+
+def use_interpreter() -> bool:
+    """Where there is no GPU, have Triton interpret its kernels on the CPU, exactly.
+
+    Says whether it does. To be called before any kernel is defined: Triton decides when it is
+    imported. Raises `InterpreterTooLate` if it has been imported otherwise, and
+    `UnknownInterpreter` for a version that was not tried.
+    """
+    if torch.cuda.is_available() and os.environ.get(SWITCH, "0") == "0":
+        return False
+    if "triton" in sys.modules and not _interprets():
+        raise InterpreterTooLate(
+            f"Triton was imported without its interpreter; set {SWITCH}=1 before Python starts"
+        )
+    os.environ[SWITCH] = "1"
+    importlib.import_module("triton")
+    make_faithful()
+    return True
+
+
+def _interprets() -> bool:
+    """Whether the Triton that is loaded was imported as an interpreter."""
+    import triton.language as tl
+
+    return not isinstance(tl.sum, sys.modules["triton"].JITFunction)
 
 
 def make_faithful() -> None:

@@ -31,8 +31,14 @@ ENTRY_POINT_GROUP = "kvassay.implementations"
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
-APART = ("kvassay.impls.engines.", "kvassay.impls.faulty.", "kvassay.impls.textbook")
-"""What kvassay brings along but does not assay by default: engines, faults, the exercise."""
+APART = (
+    "kvassay.impls.engines.",
+    "kvassay.impls.faulty.",
+    "kvassay.impls.textbook",
+    "kvassay.impls.interpreted",
+)
+"""What kvassay brings along but does not assay by default: engines, faults, the exercise, kernels
+that take minutes."""
 
 
 class Unavailable(RuntimeError):

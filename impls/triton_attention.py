@@ -1,12 +1,11 @@
-"""The Triton kernel as a PagedAttention: checks, a plan, two launches.
+"""The Triton kernel as a PagedAttention: checks, a plan, one launch or two.
 
-Without a GPU the kernels run in Triton's interpreter, on the CPU. Whoever calls it there must have
-made the interpreter exact for bfloat16 and fp8, as the harness does.
+Without a GPU the kernels run in Triton's interpreter, on the CPU. Whoever imports this module there
+must have called `kvassay.harness.interpreter.use_interpreter` before.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import Any
 
@@ -14,13 +13,9 @@ import torch
 from torch import Tensor
 
 from kvassay.harness.contract import AttentionBatch, AttentionResult
-from kvassay.impls.attention_inputs import check_batch
-from kvassay.impls.triton_plan import Plan, head_parts, padded, plan
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
 from kvassay.impls import triton_kernels as kernels
+from kvassay.impls.attention_inputs import check_batch
+from kvassay.impls.triton_plan import PATHS, Plan, Tuning, head_parts, padded, plan
 
 QUERY_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 CACHE_TYPES = (*QUERY_TYPES, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
@@ -28,19 +23,23 @@ LARGEST_HEAD = 576
 
 
 class TritonAttention:
-    """Paged attention by the kernels of `triton_kernels`."""
+    """Paged attention by the kernels of `triton_kernels`.
 
-    def __init__(self, *, batch_invariant: bool = False) -> None:
+    `batch_invariant`: what a row computes does not depend on the batch around it.
+    """
+
+    def __init__(self, tuning: Tuning | None = None, *, batch_invariant: bool = False) -> None:
+        self.tuning = tuning or Tuning()
         self.batch_invariant = batch_invariant
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.paths: Counter[str] = Counter()
+        self.paths = Counter(dict.fromkeys(PATHS, 0))
 
     def __call__(self, batch: AttentionBatch) -> AttentionResult:
         """Raises `ValueError` for no batch, `NotImplementedError` for what is not offered."""
         check_batch(batch)
         _check_offer(batch)
         output, lse = _buffers(batch)
-        cut = plan(batch, batch_invariant=self.batch_invariant)
+        cut = plan(batch, self.tuning, batch_invariant=self.batch_invariant)
         if batch.query.shape[0] == 0:
             return AttentionResult(output, lse)
         self.paths[cut.path] += 1

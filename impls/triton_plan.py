@@ -15,16 +15,32 @@ from torch import Tensor
 
 from kvassay.harness.contract import AttentionBatch
 
-MULTIPROCESSORS = 132
-"""Of the GPU that the splits are meant for (H200); they change speed, not results."""
-SPLIT_KEYS = 512
-"""Keys of a split in the batch-invariant mode."""
-LEAST_KEYS = 256
-"""Keys that a split has at least otherwise."""
-MOST_SPLITS = 64
-LARGEST_BLOCK_M = 128
 SMALLEST_DOT = 16
 """Rows, columns and depth of the smallest matrix product."""
+PATHS = ("one tile", "one tile, split", "tiled", "tiled, split")
+"""Execution paths, by `Plan.path`."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What changes the speed of a launch but, beyond the rounding of sums, no result."""
+
+    multiprocessors: int = 132
+    """Of the GPU that the splits are to fill (H200)."""
+    least_keys: int = 256
+    """Keys that a split has at least, unless splits are of fixed size."""
+    most_splits: int = 64
+    split_keys: int = 512
+    """Keys of a split of fixed size: batch-invariant mode."""
+    largest_block_m: int = 128
+    invariant_block_m: int = 64
+    """Rows of a tile in the batch-invariant mode: a product of another shape may sum otherwise."""
+    block_n: int = 64
+    num_stages: int = 3
+
+
+SMALL = Tuning(least_keys=64, split_keys=128, largest_block_m=32, invariant_block_m=32)
+"""For the interpreter: the small cases that it can afford are to take every path."""
 
 
 @dataclass(frozen=True)
@@ -70,21 +86,25 @@ def head_parts(head_dim: int) -> tuple[int, int]:
     return (first, rest) if first + rest < whole else (whole, 0)
 
 
-def plan(batch: AttentionBatch, *, batch_invariant: bool = False) -> Plan:
+def plan(
+    batch: AttentionBatch, tuning: Tuning | None = None, *, batch_invariant: bool = False
+) -> Plan:
     """Cut up a batch. Reads its lengths, once."""
-    group = batch.query.shape[1] // batch.key_cache.shape[2]
-    rows = (batch.query_start[1:] - batch.query_start[:-1]) * group
+    tuning = tuning or Tuning()
+    kv_heads = batch.key_cache.shape[2]
+    rows = (batch.query_start[1:] - batch.query_start[:-1]) * (batch.query.shape[1] // kv_heads)
     most_rows = int(rows.max()) if rows.numel() else 0
     longest = int(batch.seq_lens.max()) if rows.numel() else 0
-    block_m = min(max(SMALLEST_DOT, padded(most_rows)), LARGEST_BLOCK_M)
-    block_n = _block_n(batch)
+    block_m = min(max(SMALLEST_DOT, padded(most_rows)), tuning.largest_block_m)
+    if batch_invariant:
+        block_m = tuning.invariant_block_m
+    block_n = _block_n(batch, tuning)
     tiles = (rows + block_m - 1) // block_m
     one_tile = most_rows <= block_m
     num_tiles = rows.numel() if one_tile else int(tiles.sum())
-    if batch_invariant:
-        split_size = SPLIT_KEYS
-    else:
-        split_size = _split_size(num_tiles * batch.key_cache.shape[2], longest, block_n)
+    split_size = tuning.split_keys
+    if not batch_invariant:
+        split_size = _split_size(num_tiles * kv_heads, longest, block_n, tuning)
     return Plan(
         num_tiles=num_tiles,
         tile_ends=torch.cumsum(tiles, 0).to(torch.int32),
@@ -93,21 +113,22 @@ def plan(batch: AttentionBatch, *, batch_invariant: bool = False) -> Plan:
         block_n=block_n,
         num_splits=max(1, -(-longest // split_size)),
         split_size=split_size,
-        num_warps=8 if block_m >= LARGEST_BLOCK_M else 4,
-        num_stages=3,
+        num_warps=8 if block_m >= 128 else 4,
+        num_stages=tuning.num_stages,
     )
 
 
-def _block_n(batch: AttentionBatch) -> int:
-    """Keys per tile: fewer where a row of keys is so wide that tiles would not fit."""
+def _block_n(batch: AttentionBatch, tuning: Tuning) -> int:
+    """Keys per tile: half where a row of keys is so wide that tiles would not fit."""
     widest = max(batch.query.shape[2], batch.value_cache.shape[3])
-    return 64 if widest * batch.key_cache.element_size() <= 512 else 32
+    wide = widest * batch.key_cache.element_size() > 512
+    return tuning.block_n // 2 if wide else tuning.block_n
 
 
-def _split_size(programs: int, longest: int, block_n: int) -> int:
-    """Two waves of programs where the keys allow it, no split of fewer than LEAST_KEYS."""
-    wanted = 2 * MULTIPROCESSORS
-    splits = min(2 * wanted // max(1, programs), longest // LEAST_KEYS, MOST_SPLITS)
+def _split_size(programs: int, longest: int, block_n: int, tuning: Tuning) -> int:
+    """Two waves of programs where the keys allow it, no split of fewer than `least_keys`."""
+    wanted = 2 * tuning.multiprocessors
+    splits = min(2 * wanted // max(1, programs), longest // tuning.least_keys, tuning.most_splits)
     if programs >= wanted or splits <= 1:
         return max(block_n, -(-longest // block_n) * block_n)
     return -(-longest // splits // block_n) * block_n

@@ -1,0 +1,69 @@
+"""The built-in Triton kernel by name, with what it declares.
+
+On a machine without a GPU it runs in Triton's interpreter, some 10 ms per program: an assay takes
+minutes. So it is assayed when it is asked for, and not by default.
+
+Importing this file imports neither torch nor Triton; building a kernel does.
+"""
+
+from __future__ import annotations
+
+from kvassay.harness.contract import (
+    Capability,
+    Declaration,
+    Determinism,
+    PagedAttention,
+    Rounding,
+    Tail,
+)
+from kvassay.harness.registry import implementation
+
+CAPABILITIES = frozenset(
+    {
+        Capability.CAUSAL,
+        Capability.WINDOW,
+        Capability.SOFTCAP,
+        Capability.ALIBI,
+        Capability.SINKS,
+        Capability.SCALES,
+        Capability.LSE,
+        Capability.OUTPUT,
+        Capability.VALIDATES_INPUT,
+    }
+)
+
+
+def _declaration(determinism: Determinism) -> Declaration:
+    return Declaration(
+        capabilities=CAPABILITIES, rounding=Rounding.P, tail=Tail.ANY, determinism=determinism
+    )
+
+
+def _build(batch_invariant: bool) -> PagedAttention:
+    from kvassay.harness.interpreter import use_interpreter
+
+    interpreted = use_interpreter()
+    from kvassay.impls.triton_attention import TritonAttention
+    from kvassay.impls.triton_plan import SMALL, Tuning
+
+    tuning = SMALL if interpreted else Tuning()
+    return TritonAttention(tuning, batch_invariant=batch_invariant)
+
+
+@implementation(
+    "triton", kind=PagedAttention, package="triton", declaration=_declaration(Determinism.RUN)
+)
+def triton_attention() -> PagedAttention:
+    """As many splits of the keys as fill the GPU."""
+    return _build(batch_invariant=False)
+
+
+@implementation(
+    "triton-batch-invariant",
+    kind=PagedAttention,
+    package="triton",
+    declaration=_declaration(Determinism.BATCH),
+)
+def batch_invariant_attention() -> PagedAttention:
+    """Tiles and splits of fixed size, whatever the batch."""
+    return _build(batch_invariant=True)

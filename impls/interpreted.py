@@ -8,6 +8,8 @@ Importing this file imports neither torch nor Triton; building a kernel does.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvassay.harness.contract import (
     Capability,
     Declaration,
@@ -33,10 +35,12 @@ CAPABILITIES = frozenset(
 )
 
 
-def _declaration(determinism: Determinism) -> Declaration:
-    return Declaration(
-        capabilities=CAPABILITIES, rounding=Rounding.P, tail=Tail.ANY, determinism=determinism
-    )
+DECLARED = Declaration(
+    capabilities=CAPABILITIES,
+    rounding=Rounding.P,
+    tail=Tail.ANY,
+    determinism=Determinism.RUN,
+)
 
 
 def _build(batch_invariant: bool) -> PagedAttention:
@@ -50,9 +54,7 @@ def _build(batch_invariant: bool) -> PagedAttention:
     return TritonAttention(tuning, batch_invariant=batch_invariant)
 
 
-@implementation(
-    "triton", kind=PagedAttention, package="triton", declaration=_declaration(Determinism.RUN)
-)
+@implementation("triton", kind=PagedAttention, package="triton", declaration=DECLARED)
 def triton_attention() -> PagedAttention:
     """As many splits of the keys as fill the GPU."""
     return _build(batch_invariant=False)
@@ -62,7 +64,7 @@ def triton_attention() -> PagedAttention:
     "triton-batch-invariant",
     kind=PagedAttention,
     package="triton",
-    declaration=_declaration(Determinism.BATCH),
+    declaration=replace(DECLARED, determinism=Determinism.BATCH),
 )
 def batch_invariant_attention() -> PagedAttention:
     """Tiles and splits of fixed size, whatever the batch."""

@@ -24,7 +24,6 @@ from kvassay.harness.violation import Crash
 
 AT_LEAST = 3
 """Cases that are judged however slow the kernel is."""
-SHRINK_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,8 @@ class Effort:
     seconds: float = 6.0
     """Of processor time."""
     seed: int = 0
+    shrink_seconds: float = 15.0
+    """For making a failing case smaller."""
 
 
 def searching() -> Effort:
@@ -88,7 +89,7 @@ def run(check: Check, kernel: Kernel, effort: Effort, known: list[Trial]) -> Out
     if outcome.finding is None:
         outcome.control_seen = _sees_control(check, kernel, judged)
     elif not outcome.finding.known:
-        _minimise(check, kernel, outcome.finding)
+        _minimise(check, kernel, outcome.finding, effort)
     outcome.seconds = time.monotonic() - start
     return outcome
 
@@ -146,7 +147,7 @@ def _sees_control(check: Check, kernel: Kernel, judged: list[Case]) -> bool:
     return False
 
 
-def _minimise(check: Check, kernel: Kernel, finding: Finding) -> None:
+def _minimise(check: Check, kernel: Kernel, finding: Finding, effort: Effort) -> None:
     """Shrink the case, keeping its invariant and its explanation."""
     if isinstance(finding.verdict, Crash) and finding.verdict.hangs:
         return
@@ -158,7 +159,7 @@ def _minimise(check: Check, kernel: Kernel, finding: Finding) -> None:
             return False
         return verdict is not None and _alike(finding.verdict, verdict)
 
-    smallest = shrink(finding.trial.case, fails, Deadline(SHRINK_SECONDS))
+    smallest = shrink(finding.trial.case, fails, Deadline(effort.shrink_seconds))
     verdict = verdict_on(check, kernel, smallest)
     if verdict is not None:
         finding.verdict = verdict

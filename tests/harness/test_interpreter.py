@@ -94,3 +94,35 @@ def test_as_it_is_the_interpreter_gets_them_wrong() -> None:
 def test_an_unknown_version_is_refused() -> None:
     done = run(True, "9.9.9")
     assert "UnknownInterpreter: Triton 9.9.9: its interpreter was not tried" in done.stderr
+
+
+def in_python(code: str, interpret: str | None) -> subprocess.CompletedProcess[str]:
+    """A new process, with the switch as it is or as given."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    if interpret is not None:
+        environment["TRITON_INTERPRET"] = interpret
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+ASK = "from kvassay.harness.interpreter import use_interpreter; print(use_interpreter())"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to run kernels")
+def test_where_there_is_no_gpu_kernels_are_interpreted() -> None:
+    pytest.importorskip("triton")
+    assert in_python(ASK, None).stdout == "True\n"
+
+
+def test_an_interpreter_that_comes_too_late_is_refused() -> None:
+    pytest.importorskip("triton")
+    late = "import triton, os; os.environ['TRITON_INTERPRET'] = '1'; " + ASK
+    done = in_python(late, None)
+    assert "InterpreterTooLate: Triton was imported without its interpreter" in done.stderr
+    assert in_python("import triton; " + ASK, "1").stdout == "True\n"

@@ -1,0 +1,565 @@
+"""Planted faults in the built-in Triton kernel: one edit each, in it, its plan or its launch.
+
+A fault is a replacement of text that occurs exactly once. It names the invariants that may convict
+it and the check that does, so that a test need not search for it. Importing this module registers
+each as ``triton-fault-<name>``; building one needs Triton, in its interpreter or on a GPU.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module, util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kvassay.harness.contract import PagedAttention
+from kvassay.harness.registry import implementation
+from kvassay.impls.interpreted import DECLARED
+
+KERNELS = "kvassay.impls.triton_kernels"
+PLAN = "kvassay.impls.triton_plan"
+LAUNCH = "kvassay.impls.triton_attention"
+
+
+@dataclass(frozen=True)
+class TritonFault:
+    """One edit."""
+
+    name: str
+    accepted: frozenset[str]
+    """Ids of the invariants that may convict it."""
+    check: str
+    """Name of the check that convicts it."""
+    module: str
+    old: str
+    new: str
+
+    def build(self) -> Any:
+        """The kernel with the edit in it."""
+        from kvassay.harness.interpreter import use_interpreter
+
+        interpreted = use_interpreter()
+        plan, launch = import_module(PLAN), self._launch()
+        return launch.TritonAttention(plan.SMALL if interpreted else plan.Tuning())
+
+    def _launch(self) -> ModuleType:
+        """The module that launches, with the edit in it or in a module that it uses."""
+        if self.module == LAUNCH:
+            return self._edited()
+        launch = loaded(LAUNCH, inspect.getsource(import_module(LAUNCH)))
+        if self.module == KERNELS:
+            vars(launch)["kernels"] = self._edited()
+        else:
+            vars(launch)["plan"] = self._edited().plan
+        return launch
+
+    def _edited(self) -> ModuleType:
+        source = inspect.getsource(import_module(self.module))
+        if source.count(self.old) != 1:
+            found = source.count(self.old)
+            raise ValueError(f"{self.module}: expected {self.old!r} once, found it {found} times")
+        return loaded(self.module, source.replace(self.old, self.new))
+
+
+def loaded(name: str, source: str) -> ModuleType:
+    """A source as a module of its own. It lies in a file, as Triton reads the source of kernels."""
+    path = Path(tempfile.mkdtemp(dir=_folder())) / f"{name.rpartition('.')[2]}.py"
+    path.write_text(source, encoding="utf-8")
+    # Data classes look themselves up by the name of their module.
+    spec = util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def _folder() -> str:
+    folder = tempfile.mkdtemp(prefix="kvassay-faults-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+FAULTS: dict[str, TritonFault] = {}
+
+
+def fault(
+    name: str, accepted: str, check: str, old: str, new: str, *, module: str = KERNELS
+) -> None:
+    """Enter a fault into `FAULTS` and register it."""
+    planted = TritonFault(name, frozenset(accepted.split()), check, module, old, new)
+    FAULTS[name] = planted
+    implementation(f"triton-fault-{name}", kind=PagedAttention, declaration=DECLARED)(planted.build)
+
+
+# ----------------------------------------------------------------------------------- causal masks
+fault(
+    "causal-one-late",
+    "K1 K5",
+    "",
+    "(keys[None, :] <= positions[:, None])",
+    "(keys[None, :] <= positions[:, None] + 1)",
+)
+fault(
+    "causal-one-early",
+    "K1 K3 K5",
+    "",
+    "(keys[None, :] <= positions[:, None])",
+    "(keys[None, :] < positions[:, None])",
+)
+fault(
+    "causal-range-one-short",
+    "K1 K3 K5",
+    "",
+    "some_high = tl.minimum(some_high, last_position + 1)",
+    "some_high = tl.minimum(some_high, last_position)",
+)
+fault(
+    "causal-unmasked-too-far",
+    "K1 K5",
+    "",
+    "all_high = tl.minimum(all_high, first_position + 1)",
+    "all_high = tl.minimum(all_high, last_position + 1)",
+)
+fault(
+    "causal-top-left",
+    "K1 K3 K5 K6",
+    "",
+    "context = seq_len - num_rows // GROUP",
+    "context = 0",
+)
+fault(
+    "context-counts-heads",
+    "K1 K3 K5 K6",
+    "",
+    "context = seq_len - num_rows // GROUP",
+    "context = tl.maximum(seq_len - num_rows, 0)",
+)
+fault("causal-always", "K1 K5", "", "CAUSAL=batch.causal,", "CAUSAL=True,", module=LAUNCH)
+fault("causal-never", "K5", "", "CAUSAL=batch.causal,", "CAUSAL=False,", module=LAUNCH)
+# --------------------------------------------------------------------------------------- windows
+fault(
+    "window-one-wide",
+    "K1 K6",
+    "",
+    ">= positions[:, None] - window_left)",
+    ">= positions[:, None] - window_left - 1)",
+)
+fault(
+    "window-one-narrow",
+    "K1 K3 K6",
+    "",
+    ">= positions[:, None] - window_left)",
+    "> positions[:, None] - window_left)",
+)
+fault(
+    "window-range-one-short",
+    "K1 K3 K6",
+    "",
+    "some_low = tl.maximum(some_low, first_position - window_left)",
+    "some_low = tl.maximum(some_low, first_position - window_left + 1)",
+)
+fault(
+    "window-unmasked-too-early",
+    "K1 K6",
+    "",
+    "all_low = tl.maximum(all_low, last_position - window_left)",
+    "all_low = tl.maximum(all_low, first_position - window_left)",
+)
+fault(
+    "window-of-zero-is-none",
+    "K1 K6",
+    "",
+    "WINDOW=batch.window_left is not None,",
+    "WINDOW=bool(batch.window_left),",
+    module=LAUNCH,
+)
+# ------------------------------------------------------------------------ tiles, parts of the loop
+fault(
+    "unmasked-part-starts-early",
+    "K1 K2 K6",
+    "",
+    "tl.cdiv(tl.maximum(all_low, low), BLOCK_N) * BLOCK_N, end)",
+    "tl.maximum(all_low, low) // BLOCK_N * BLOCK_N, end)",
+)
+fault(
+    "unmasked-part-ends-late",
+    "K1 K2 K3 K5",
+    "",
+    "full_end = tl.maximum(tl.minimum(all_high, high) // BLOCK_N * BLOCK_N, full_begin)",
+    "full_end = tl.maximum(tl.cdiv(tl.minimum(all_high, high), BLOCK_N) * BLOCK_N, full_begin)",
+)
+fault(
+    "last-part-skipped",
+    "K1 K3 K4 K5",
+    "",
+    "stop = full_begin if part == 0 else (full_end if part == 1 else end)",
+    "stop = full_begin if part == 0 else full_end",
+)
+fault(
+    "sequence-of-next-tile",
+    "K1 K3 K5 K8 K13 K14",
+    "",
+    "(ends <= tile).to(tl.int32)",
+    "(ends < tile).to(tl.int32)",
+)
+fault(
+    "last-tile-forgotten",
+    "K1 K3 K5 K13",
+    "",
+    "tiles = (rows + block_m - 1) // block_m",
+    "tiles = torch.clamp(rows // block_m, min=1)",
+    module=PLAN,
+)
+# -------------------------------------------------------------------------------------- addressing
+fault(
+    "block-ids-one-tile-old",
+    "K1 K8",
+    "",
+    "_load_block_ids(table, keys + BLOCK_N, low, high, BLOCK_SIZE)",
+    "_load_block_ids(table, keys, low, high, BLOCK_SIZE)",
+)
+fault(
+    "slot-off-by-one",
+    "K1 K2 K8",
+    "",
+    "slot = keys % BLOCK_SIZE",
+    "slot = (keys + 1) % BLOCK_SIZE",
+)
+fault(
+    "key-offset-in-32-bit",
+    "K8",
+    "",
+    "k_row = key_cache + block * k_block",
+    "k_row = key_cache + (block * k_block).to(tl.int32)",
+)
+fault(
+    "value-offset-in-32-bit",
+    "K8",
+    "",
+    "v_row = value_cache + block * v_block",
+    "v_row = value_cache + (block * v_block).to(tl.int32)",
+)
+fault(
+    "block-ids-in-16-bit",
+    "K8",
+    "",
+    "block = block_ids.to(tl.int64)",
+    "block = block_ids.to(tl.int16).to(tl.int64)",
+)
+fault(
+    "table-of-first-sequence",
+    "K1 K8 K14",
+    "",
+    "table = block_table + sequence.to(tl.int64) * table_row",
+    "table = block_table + sequence.to(tl.int64) * 0",
+)
+fault(
+    "values-by-key-strides",
+    "K1 K8",
+    "",
+    "block * v_block + slot * v_slot + kv_head * v_head",
+    "block * k_block + slot * k_slot + kv_head * k_head",
+)
+# ------------------------------------------------------------------------------------------- tails
+fault(
+    "tail-of-keys-and-values",
+    "K1 K2 K3",
+    "",
+    "        inside = (keys >= low) & (keys < high)\n",
+    "        inside = keys >= low\n",
+)
+fault(
+    "tail-of-values",
+    "K2",
+    "",
+    "v_mask = (dims_v < HEAD_DIM_V)[None, :] & inside[:, None]",
+    "v_mask = (dims_v < HEAD_DIM_V)[None, :] & (keys >= low)[:, None]",
+)
+fault(
+    "tail-of-token-scales",
+    "K2",
+    "",
+    "weights *= tl.load(vs_row, mask=inside, other=0.0)[None, :]",
+    "weights *= tl.load(vs_row)[None, :]",
+)
+# ------------------------------------------------------------------------------------------- heads
+fault(
+    "heads-interleaved",
+    "K1 K7",
+    "",
+    "head = kv_head * GROUP + row % GROUP",
+    "head = row % GROUP * tl.num_programs(0) + kv_head",
+)
+fault(
+    "keys-of-first-head",
+    "K1 K7",
+    "",
+    "slot * k_slot + kv_head * k_head",
+    "slot * k_slot + kv_head * 0",
+)
+fault(
+    "values-of-first-head",
+    "K1 K7",
+    "",
+    "slot * v_slot + kv_head * v_head",
+    "slot * v_slot + kv_head * 0",
+)
+fault(
+    "rest-of-head-dropped",
+    "K1 K11",
+    "",
+    "scores += tl.dot(query_rest,",
+    "scores += 0.0 * tl.dot(query_rest,",
+)
+# ---------------------------------------------------------------------------------- score pipeline
+fault(
+    "scale-missing",
+    "K9 K12",
+    "",
+    "            scale * key_factor * LOG2_E,\n",
+    "            key_factor * LOG2_E,\n",
+)
+fault(
+    "scale-of-value-size",
+    "K9 K11",
+    "",
+    "head_dim**-0.5 if batch.scale",
+    "head_dim_v**-0.5 if batch.scale",
+    module=LAUNCH,
+)
+fault(
+    "logits-in-base-e",
+    "K1 K9",
+    "",
+    "            scale * key_factor * LOG2_E,\n",
+    "            scale * key_factor,\n",
+)
+fault(
+    "softcap-missing",
+    "K9",
+    "",
+    "SOFTCAP=batch.softcap is not None,",
+    "SOFTCAP=False,",
+    module=LAUNCH,
+)
+fault("softcap-not-undone", "K9", "", "softcap * LOG2_E,\n", "1.0 * LOG2_E,\n")
+fault(
+    "softcap-without-key-scale",
+    "K9 K10",
+    "",
+    "2.0 * LOG2_E * scale * key_factor / softcap",
+    "2.0 * LOG2_E * scale / softcap",
+)
+fault(
+    "alibi-in-base-e",
+    "K9",
+    "",
+    "(slopes[:, None] * LOG2_E) * ahead",
+    "slopes[:, None] * ahead",
+)
+fault(
+    "alibi-from-the-first-key",
+    "K1 K9",
+    "",
+    "ahead = (keys[None, :] - positions[:, None])",
+    "ahead = (keys[None, :] - 0 * positions[:, None])",
+)
+fault(
+    "alibi-of-kv-head",
+    "K7 K9",
+    "",
+    "tl.load(slopes + head)",
+    "tl.load(slopes + kv_head + 0 * head)",
+)
+fault("sink-missing", "K9", "", "    if SINKS and not SPLIT:\n", "    if False:\n")
+fault(
+    "sink-missing-in-merge",
+    "K4 K9",
+    "",
+    "total += tl.exp2((sink - shift) * LOG2_E)",
+    "total += 0.0 * tl.exp2((sink - shift) * LOG2_E)",
+)
+fault("sink-in-every-split", "K1 K4 K9", "", "    if SINKS and not SPLIT:\n", "    if SINKS:\n")
+fault(
+    "sink-of-kv-head",
+    "K7 K9",
+    "",
+    "tl.load(sinks + head).to(tl.float32) * LOG2_E",
+    "tl.load(sinks + kv_head + 0 * head).to(tl.float32) * LOG2_E",
+)
+# ------------------------------------------------------------------------------------------- scales
+fault(
+    "k-scale-of-first-head",
+    "K10",
+    "",
+    "tl.load(k_scale + kv_head * K_HEAD_SCALE)",
+    "tl.load(k_scale)",
+)
+fault(
+    "v-scale-missing",
+    "K10",
+    "",
+    "value_factor = tl.load(v_scale + kv_head * V_HEAD_SCALE)",
+    "value_factor = 1.0",
+)
+fault(
+    "k-scale-of-first-slot",
+    "K10",
+    "",
+    "block * ks_block + slot * ks_slot",
+    "block * ks_block + slot * 0",
+)
+fault(
+    "v-scale-by-key-strides",
+    "K10",
+    "",
+    "block * vs_block + slot * vs_slot + kv_head * vs_head",
+    "block * ks_block + slot * ks_slot + kv_head * ks_head",
+)
+fault(
+    "scales-swapped",
+    "K10",
+    "",
+    "        v_scale.tensor,\n",
+    "        k_scale.tensor,\n",
+    module=LAUNCH,
+)
+# ----------------------------------------------------------------------------------- online softmax
+fault(
+    "total-not-decayed",
+    "K1 K4 K12",
+    "",
+    "total = total * decay + tl.sum(weights, 1)",
+    "total = total + tl.sum(weights, 1)",
+)
+fault(
+    "acc-not-decayed",
+    "K1 K4 K12",
+    "",
+    "        acc = acc * decay[:, None]\n        largest = now_largest\n",
+    "        largest = now_largest\n",
+)
+fault(
+    "maximum-not-below-zero",
+    "K9 K12",
+    "",
+    "now_largest = tl.maximum(largest, tl.max(scores, 1))",
+    "now_largest = tl.maximum(largest, tl.maximum(tl.max(scores, 1), 0.0))",
+)
+fault(
+    "unseen-row-shifted-by-infinity",
+    "K1 K3 K6",
+    "",
+    'shift = tl.where(now_largest == float("-inf"), 0.0, now_largest)',
+    "shift = now_largest",
+)
+fault(
+    "acc-in-16-bit",
+    "K1 K12",
+    "",
+    "        acc = acc * decay[:, None]\n        largest = now_largest\n",
+    "        acc = (acc * decay[:, None]).to(tl.bfloat16).to(tl.float32)\n"
+    "        largest = now_largest\n",
+)
+fault(
+    "weights-in-8-bit",
+    "K1 K10",
+    "",
+    "weights = weights.to(query.dtype)",
+    "weights = weights.to(tl.float8e5).to(query.dtype)",
+)
+# --------------------------------------------------------------------------------------- the result
+fault(
+    "empty-row-divided-by-zero",
+    "K3",
+    "",
+    "    total = tl.where(empty, 1.0, total)\n    value_factor",
+    "    value_factor",
+)
+fault(
+    "lse-in-base-2", "K1 K3 K4", "", "(largest + tl.log2(total)) * LN_2", "largest + tl.log2(total)"
+)
+fault(
+    "lse-without-sink",
+    "K1 K4 K9",
+    "",
+    "        acc = acc * decay[:, None]\n        largest = shift\n",
+    "        acc = acc * (decay / total)[:, None]\n"
+    "        total = total * 0.0 + 1.0\n        largest = shift\n",
+)
+fault(
+    "writes-past-the-row",
+    "K1 K13 K14",
+    "",
+    "o_mask = real[:, None] & (dims_v < HEAD_DIM_V)[None, :]",
+    "o_mask = real[:, None] & (dims_v >= 0)[None, :]",
+)
+fault(
+    "output-taken-for-dense",
+    "K1 K3 K13",
+    "",
+    "split * o_split + to_token * o_token + head * o_head",
+    "split * o_split + to_token * o_token + head * HEAD_DIM_V",
+)
+fault(
+    "lse-taken-for-dense",
+    "K1 K3 K13",
+    "",
+    "split * lse_split + to_token * lse_token + head",
+    "split * lse_split + to_token * (tl.num_programs(0) * GROUP) + head",
+)
+# ------------------------------------------------------------------------------------------- splits
+fault(
+    "split-one-key-short",
+    "K1 K4 K5",
+    "",
+    "split_high = split_low + split_size",
+    "split_high = split_low + split_size - 1",
+)
+fault(
+    "splits-overlap",
+    "K1 K4 K5",
+    "",
+    "split_high = split_low + split_size",
+    "split_high = split_low + split_size + 1",
+)
+fault(
+    "last-split-not-merged",
+    "K1 K3 K4 K5",
+    "",
+    "mask=split < NUM_SPLITS, other",
+    "mask=split < NUM_SPLITS - 1, other",
+)
+fault(
+    "last-split-not-planned",
+    "K1 K3 K4 K5",
+    "",
+    "num_splits=max(1, -(-longest // split_size)),",
+    "num_splits=max(1, longest // split_size),",
+    module=PLAN,
+)
+fault(
+    "merge-in-base-2",
+    "K1 K4",
+    "",
+    "tl.exp2((each - shift) * LOG2_E)",
+    "tl.exp2(each - shift)",
+)
+fault(
+    "merge-without-weights",
+    "K1 K4",
+    "",
+    "merged = tl.sum(part * weights[:, None], 0) / total",
+    "merged = tl.sum(part, 0) / NUM_SPLITS",
+)
+fault("lse-of-largest-split", "K1 K4", "", "shift + tl.log2(total) * LN_2", "shift")
+# -------------------------------------------------------------------------------------------- input
+fault("input-not-checked", "K11 K7", "", "        check_batch(batch)\n", "", module=LAUNCH)

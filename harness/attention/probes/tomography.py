@@ -198,17 +198,20 @@ def window_cases(kernel: Kernel, rng: Random) -> Iterable[Case]:
     if base is None:
         return
     size = base.block_size
-    first, *others = dict.fromkeys((max(size - 1, 0), size, 0, 1, size + 1, 10**6))
-    yield from _narrow_windows(replace(base, window_left=first), rng)
-    # Wider than the tiles of most kernels, which leave out the mask where every row sees every key.
-    for window, evicted in ((127, False), (200, True)):
-        cut = replace(base, window_left=window, evicted=evicted)
-        yield from _both(cut, (700, 1), (390, 33), (100, 1), (129, 3), seed=_seed(rng))
-    for window in others:
-        yield from _narrow_windows(replace(base, window_left=window), rng)
+    for window in dict.fromkeys((max(size - 1, 0), 0)):
+        yield from _narrow_window(replace(base, window_left=window), rng)
+    yield from _wide_window(replace(base, window_left=127), rng)
+    for window in dict.fromkeys((size, 1, size + 1, 10**6)):
+        yield from _narrow_window(replace(base, window_left=window), rng)
+    yield from _wide_window(replace(base, window_left=200, evicted=True), rng)
 
 
-def _narrow_windows(cut: Case, rng: Random) -> Iterator[Case]:
+def _wide_window(cut: Case, rng: Random) -> Iterator[Case]:
+    """Wider than the tiles of most kernels, which mask nothing where every row sees every key."""
+    yield from _both(cut, (700, 1), (390, 33), (100, 1), (129, 3), seed=_seed(rng))
+
+
+def _narrow_window(cut: Case, rng: Random) -> Iterator[Case]:
     """Decode rows, then chunks, around block boundaries."""
     size = cut.block_size
     yield from _both(cut, *decode(*lattice(size)), seed=_seed(rng))

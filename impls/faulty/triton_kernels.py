@@ -205,14 +205,14 @@ fault(
 )
 fault(
     "sequence-of-next-tile",
-    "K1 K3 K5 K8 K13 K14",
+    "K1 K3 K5 K8 K12 K13 K14",
     "",
     "(ends <= tile).to(tl.int32)",
     "(ends < tile).to(tl.int32)",
 )
 fault(
     "last-tile-forgotten",
-    "K1 K3 K5 K13",
+    "K1 K3 K5 K12 K13",
     "",
     "tiles = (rows + block_m - 1) // block_m",
     "tiles = torch.clamp(rows // block_m, min=1)",

@@ -15,6 +15,7 @@ from torch import Tensor
 from kvassay.harness.contract import AttentionBatch, AttentionResult
 from kvassay.impls import triton_kernels as kernels
 from kvassay.impls.attention_inputs import check_batch
+from kvassay.impls.triton_launch import Launch
 from kvassay.impls.triton_plan import PATHS, Plan, Tuning, head_parts, padded, plan
 
 QUERY_TYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -40,17 +41,23 @@ class TritonAttention:
         _check_offer(batch)
         output, lse = _buffers(batch)
         cut = plan(batch, self.tuning, batch_invariant=self.batch_invariant)
-        if batch.query.shape[0] == 0:
-            return AttentionResult(output, lse)
-        self.paths[cut.path] += 1
-        if cut.num_splits == 1:
-            _launch(batch, cut, output[None], lse[None])
-            return AttentionResult(output, lse)
-        parts = output.new_empty(cut.num_splits, *output.shape, dtype=torch.float32)
-        part_lse = lse.new_empty(cut.num_splits, *lse.shape)
-        _launch(batch, cut, parts, part_lse)
-        _merge(batch, cut, parts, part_lse, output, lse)
+        if batch.query.shape[0] > 0:
+            self.paths[cut.path] += 1
+            for launch in launches(batch, cut, output, lse):
+                launch.start()
         return AttentionResult(output, lse)
+
+
+def launches(batch: AttentionBatch, cut: Plan, output: Tensor, lse: Tensor) -> list[Launch]:
+    """What computes a batch of at least one query into ``output`` and ``lse``."""
+    if cut.num_splits == 1:
+        return [_attention(batch, cut, output[None], lse[None])]
+    parts = output.new_empty(cut.num_splits, *output.shape, dtype=torch.float32)
+    part_lse = lse.new_empty(cut.num_splits, *lse.shape)
+    return [
+        _attention(batch, cut, parts, part_lse),
+        _merge(batch, cut, parts, part_lse, output, lse),
+    ]
 
 
 def _check_offer(batch: AttentionBatch) -> None:
@@ -103,8 +110,8 @@ class Scale:
         self.strides = tensor.stride() if tensor.dim() == 3 else (0, 0, int(self.per_head))
 
 
-def _launch(batch: AttentionBatch, cut: Plan, output: Tensor, lse: Tensor) -> None:
-    """The attention kernel: output ``[splits, tokens, heads, dim]``, lse ``[splits, ..]``."""
+def _attention(batch: AttentionBatch, cut: Plan, output: Tensor, lse: Tensor) -> Launch:
+    """The attention kernel; output ``[splits, tokens, heads, dim]``, lse ``[splits, ..]``."""
     query, key, value = batch.query, batch.key_cache, batch.value_cache
     head_dim, head_dim_v = query.shape[2], value.shape[3]
     dim, dim_rest = head_parts(head_dim)
@@ -112,7 +119,7 @@ def _launch(batch: AttentionBatch, cut: Plan, output: Tensor, lse: Tensor) -> No
     split = cut.num_splits > 1
     unused = lse
     grid = (key.shape[2], cut.num_tiles, cut.num_splits)
-    kernels.paged_attention_kernel[grid](
+    arguments = (
         output,
         lse,
         query,
@@ -139,37 +146,40 @@ def _launch(batch: AttentionBatch, cut: Plan, output: Tensor, lse: Tensor) -> No
         batch.block_table.stride(0),
         *output.stride()[:3],
         *lse.stride()[:2],
-        GROUP=query.shape[1] // key.shape[2],
-        HEAD_DIM=head_dim,
-        HEAD_DIM_V=head_dim_v,
-        DIM=dim,
-        DIM_REST=dim_rest,
-        DIM_V=max(16, padded(head_dim_v)),
-        BLOCK_SIZE=key.shape[1],
-        BLOCK_M=cut.block_m,
-        BLOCK_N=cut.block_n,
-        SEQS_PADDED=padded(batch.seq_lens.numel()),
-        ONE_TILE=cut.one_tile,
-        SPLIT=split,
-        CAUSAL=batch.causal,
-        WINDOW=batch.window_left is not None,
-        SOFTCAP=batch.softcap is not None,
-        ALIBI=batch.alibi_slopes is not None,
-        SINKS=batch.sinks is not None,
-        K_HEAD_SCALE=k_scale.per_head,
-        V_HEAD_SCALE=v_scale.per_head,
-        K_TOKEN_SCALE=k_scale.per_token,
-        V_TOKEN_SCALE=v_scale.per_token,
-        STAGES=cut.num_stages,
-        num_warps=cut.num_warps,
-        num_stages=cut.num_stages,
     )
+    constants = {
+        "GROUP": query.shape[1] // key.shape[2],
+        "HEAD_DIM": head_dim,
+        "HEAD_DIM_V": head_dim_v,
+        "DIM": dim,
+        "DIM_REST": dim_rest,
+        "DIM_V": max(16, padded(head_dim_v)),
+        "BLOCK_SIZE": key.shape[1],
+        "BLOCK_M": cut.block_m,
+        "BLOCK_N": cut.block_n,
+        "SEQS_PADDED": padded(batch.seq_lens.numel()),
+        "ONE_TILE": cut.one_tile,
+        "SPLIT": split,
+        "CAUSAL": batch.causal,
+        "WINDOW": batch.window_left is not None,
+        "SOFTCAP": batch.softcap is not None,
+        "ALIBI": batch.alibi_slopes is not None,
+        "SINKS": batch.sinks is not None,
+        "K_HEAD_SCALE": k_scale.per_head,
+        "V_HEAD_SCALE": v_scale.per_head,
+        "K_TOKEN_SCALE": k_scale.per_token,
+        "V_TOKEN_SCALE": v_scale.per_token,
+        "STAGES": cut.num_stages,
+    }
+    options = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
+    return Launch(kernels.paged_attention_kernel, grid, arguments, constants, options)
 
 
 def _merge(
     batch: AttentionBatch, cut: Plan, parts: Tensor, part_lse: Tensor, output: Tensor, lse: Tensor
-) -> None:
-    kernels.merge_splits_kernel[output.shape[:2]](
+) -> Launch:
+    """The parts of the splits into one."""
+    arguments = (
         output,
         lse,
         parts,
@@ -179,10 +189,14 @@ def _merge(
         *parts.stride()[:3],
         lse.stride(0),
         *part_lse.stride()[:2],
-        HEAD_DIM_V=output.shape[2],
-        DIM_V=padded(output.shape[2]),
-        NUM_SPLITS=cut.num_splits,
-        SPLITS_PADDED=padded(cut.num_splits),
-        SINKS=batch.sinks is not None,
-        num_warps=4,
+    )
+    constants = {
+        "HEAD_DIM_V": output.shape[2],
+        "DIM_V": padded(output.shape[2]),
+        "NUM_SPLITS": cut.num_splits,
+        "SPLITS_PADDED": padded(cut.num_splits),
+        "SINKS": batch.sinks is not None,
+    }
+    return Launch(
+        kernels.merge_splits_kernel, output.shape[:2], arguments, constants, {"num_warps": 4}
     )

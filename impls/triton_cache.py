@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kvassay.impls.triton_attention import Scale
+from kvassay.impls.triton_launch import Launch
 from kvassay.impls.triton_plan import padded
 
 LARGEST_CODE = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}
@@ -100,8 +101,21 @@ def write_cache(
     ``slots int64 [num_tokens]`` is block times block size plus slot within it; a negative one is
     left out. Scales as in `AttentionBatch`: stored is ``x / scale``, cut off at the largest code.
     """
+    write_launch(key, value, key_cache, value_cache, slots, k_scale, v_scale).start()
+
+
+def write_launch(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slots: Tensor,
+    k_scale: Any = None,
+    v_scale: Any = None,
+) -> Launch:
+    """What `write_cache` launches."""
     k, v = Scale(k_scale, key.device), Scale(v_scale, key.device)
-    write_cache_kernel[(key.shape[0], key.shape[1])](
+    arguments = (
         key,
         value,
         key_cache,
@@ -115,13 +129,16 @@ def write_cache(
         *value_cache.stride()[:3],
         *k.strides,
         *v.strides,
-        HEAD_DIM=key.shape[2],
-        HEAD_DIM_V=value.shape[2],
-        DIM=padded(key.shape[2]),
-        DIM_V=padded(value.shape[2]),
-        BLOCK_SIZE=key_cache.shape[1],
-        K_LARGEST=LARGEST_CODE.get(key_cache.dtype, 0.0),
-        V_LARGEST=LARGEST_CODE.get(value_cache.dtype, 0.0),
-        K_WHOLE=key_cache.dtype == torch.int8,
-        V_WHOLE=value_cache.dtype == torch.int8,
     )
+    constants = {
+        "HEAD_DIM": key.shape[2],
+        "HEAD_DIM_V": value.shape[2],
+        "DIM": padded(key.shape[2]),
+        "DIM_V": padded(value.shape[2]),
+        "BLOCK_SIZE": key_cache.shape[1],
+        "K_LARGEST": LARGEST_CODE.get(key_cache.dtype, 0.0),
+        "V_LARGEST": LARGEST_CODE.get(value_cache.dtype, 0.0),
+        "K_WHOLE": key_cache.dtype == torch.int8,
+        "V_WHOLE": value_cache.dtype == torch.int8,
+    }
+    return Launch(write_cache_kernel, key.shape[:2], arguments, constants, {})

@@ -65,9 +65,9 @@ def require_model(rounding: Rounding) -> None:
     """Raise `ContractError` for a class by which nobody can be judged yet."""
     if rounding not in MODELLED:
         raise ContractError(
-            f"rounding={rounding}: the error of products in FP8 is not modelled yet, so that no verdict "
-            "would be fair; a kernel that has other products too may refuse float8 caches and "
-            "declare the class of those"
+            f"rounding={rounding}: the error of products in FP8 is not modelled yet, so that no "
+            "verdict would be fair; a kernel that has other products too may refuse float8 caches "
+            "and declare the class of those"
         )
 
 

@@ -15,7 +15,13 @@ from torch import Tensor
 
 from kvassay.harness.attention.gain import Gain, gain_of, stored
 from kvassay.harness.attention.open_softmax import open_softmax
-from kvassay.harness.attention.precision import E4M3, HALF_SPACING, TF32, in_effect, precision
+from kvassay.harness.attention.precision import (
+    HALF_SPACING,
+    TF32,
+    in_effect,
+    precision,
+    require_model,
+)
 from kvassay.harness.attention.rounding_error import error_of
 from kvassay.harness.contract import AttentionBatch, AttentionResult, EmptyRow, Rounding
 from kvassay.reference.attention import Sequence, check, sequences
@@ -73,13 +79,12 @@ class Limits:
 def limits(rounding: Rounding, dtype: torch.dtype) -> Limits:
     """By class and type of the query; calibrated in `results/calibration.md`.
 
-    Raises `ValueError` for a type that no query may have.
+    Raises `ValueError` for a type that no query may have, and for a class that is not modelled.
     """
+    require_model(rounding)
     u = HALF_SPACING.get(dtype)
     if u is None:
         raise ValueError(f"query: expected one of {[*map(str, HALF_SPACING)]}, got {dtype}")
-    if rounding is Rounding.FP8:
-        return Limits(row=4.0, element=8.0, lse=8.0, gain=E4M3 / 4)
     if dtype == torch.float32 and rounding is Rounding.TF32:
         return Limits(row=4.0, element=8.0, lse=8.0, gain=2 * TF32)
     if dtype == torch.float32:
@@ -111,12 +116,12 @@ class Judgement:
 def expect(batch: AttentionBatch, rounding: Rounding = Rounding.P) -> Expected:
     """Oracle and model for a batch.
 
-    Raises `ValueError` for a batch that is none, and for one whose exact result is not finite:
-    there is nothing to compare then.
+    Raises `ValueError` for a batch that is none, for a class that is not modelled, and where the
+    exact result is not finite: there is nothing to compare then.
     """
     limits(rounding, batch.query.dtype)
     check(batch)
-    collected = _Collected(batch, in_effect(rounding, batch.query.dtype, batch.key_cache.dtype))
+    collected = _Collected(batch, in_effect(rounding, batch.query.dtype))
     for sequence in sequences(batch):
         collected.add(batch, sequence)
     expected = collected.expected()

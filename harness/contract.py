@@ -217,7 +217,10 @@ class Determinism(StrEnum):
 
 
 class Rounding(StrEnum):
-    """Where a kernel rounds to its storage type; see the attention budget."""
+    """Where a kernel rounds to its storage type; see the attention budget.
+
+    FP8 (products of operands in FP8) is refused when a kernel is built: it is not modelled yet.
+    """
 
     P = "P"
     P_PART = "P+part"

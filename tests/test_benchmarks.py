@@ -30,6 +30,39 @@ def test_probes_see_one_wrong_key_and_none_where_there_is_none() -> None:
         assert row.seen["any"] == (row.what not in probe_power.RIGHT), row.what
 
 
+def probes_page() -> dict[tuple[str, int], dict[str, str]]:
+    """The cells of the stored page by mistake and length."""
+    lines = probe_power.RESULTS.read_text().splitlines()
+    head, _, *body = ([c.strip() for c in ln.split("|")[1:-1]] for ln in lines if ln[:1] == "|")
+    return {(row[0], int(row[1])): dict(zip(head[2:], row[2:], strict=True)) for row in body}
+
+
+def test_the_stored_page_says_of_every_length_that_wrong_keys_are_seen() -> None:
+    page, seeds = probes_page(), probe_power.SEEDS
+    all_of_them = f"{seeds}/{seeds}"
+    assert {length for _, length in page} == {*probe_power.LENGTHS}
+    assert {what for what, _ in page} == {*probe_power.MISTAKES, *probe_power.RIGHT}
+    needles = {*probe_power.MISTAKES} - {"8 splits merged in base 2", "page tail seen"}
+    for (what, length), seen in page.items():
+        if what in probe_power.RIGHT:
+            assert {*seen.values()} == {f"0/{seeds}"}, (what, length)
+            continue
+        assert seen["tomography"] == seen["any"] == all_of_them, (what, length)
+        assert seen["needle"] == all_of_them or what not in needles, (what, length)
+
+
+def test_the_stored_page_is_what_is_measured() -> None:
+    """A part of it: what all seeds, or none, see is seen by each of them, or by none."""
+    page, decided = probes_page(), 0
+    for row in probe_power.rows(probe_power.QUICK_LENGTHS, probe_power.QUICK_SEEDS):
+        for name, cell in page[row.what, row.length].items():
+            seen, of = map(int, cell.split("/"))
+            if seen in (0, of):
+                decided += 1
+                assert row.seen[name] == (row.seeds if seen else 0), (row.what, row.length, name)
+    assert decided > 60
+
+
 def test_false_alarms_are_counted_and_each_kernel_keeps_one_row(tmp_path: Path) -> None:
     totals = false_alarms.count("torch", 5, seed=0)
     assert (totals.judged, totals.refused, totals.rejected) == (5, 0, [])

@@ -15,6 +15,7 @@ import torch
 
 from kvassay.harness.attention.build import Built, build
 from kvassay.harness.attention.case import Case
+from kvassay.harness.attention.precision import require_model
 from kvassay.harness.attention.wrong import Anomaly, Refused, Wrong
 from kvassay.harness.contract import AttentionResult, Capability, Declaration
 from kvassay.harness.registry import Registration
@@ -26,9 +27,13 @@ TIME_LIMIT = 60.0
 
 
 class Kernel:
-    """One instance of a registered PagedAttention, and what it has been seen to do."""
+    """One instance of a registered PagedAttention, and what it has been seen to do.
+
+    Raises `ContractError` for a rounding class by which it could not be judged.
+    """
 
     def __init__(self, instance: Any, declaration: Declaration, name: str = "") -> None:
+        require_model(declaration.rounding)
         self.instance = instance
         self.declaration = declaration
         self.name = name

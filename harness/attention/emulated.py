@@ -83,7 +83,7 @@ class _Sequence:
     def __init__(self, batch: AttentionBatch, how: Strategy, index: int, rows: slice) -> None:
         self.batch, self.how = batch, how
         self.type = batch.query.dtype
-        self.rounding = in_effect(how.rounding, self.type, batch.key_cache.dtype)
+        self.rounding = in_effect(how.rounding, self.type)
         query = batch.query[rows].to(F32)
         self.tokens, _, self.head_dim = query.shape
         self.num_kv_heads = batch.key_cache.shape[2]
@@ -141,12 +141,6 @@ class _Sequence:
             return to_tf32(values, cut=self.how.cut)
         return values
 
-    def _rounded_operand(self, values: Tensor) -> Tensor:
-        """The same of one that is not stored in the cache."""
-        if self.rounding is Rounding.FP8:
-            return rounded(values, torch.float8_e4m3fn)
-        return self._operand(values)
-
     def _scores(self, keys: slice) -> Tensor:
         """Logits ``[num_kv_heads, rows, keys]``, -inf where not visible."""
         batch = self.batch
@@ -154,7 +148,7 @@ class _Sequence:
         ahead = self.rounding is Rounding.Q_PRE
         if ahead:
             query = rounded(query * (self.scale * LOG2_E), self.type)
-        query = self._rounded_operand(query)
+        query = self._operand(query)
         key = self._operand(self.key[:, keys])
         eager = self.rounding is Rounding.EAGER
         scores = self._kept(query @ key.transpose(1, 2), eager)
@@ -191,8 +185,8 @@ class _Sequence:
         """P as operand of the product with V."""
         if self.how.wide_probabilities or self.rounding is Rounding.IEEE:
             return weights
-        if self.rounding in (Rounding.TF32, Rounding.FP8):
-            return self._rounded_operand(weights)
+        if self.rounding is Rounding.TF32:
+            return self._operand(weights)
         return rounded(weights, self.type)
 
     def _times_value(self, weights: Tensor, keys: slice) -> Tensor:

@@ -207,7 +207,6 @@ STRATEGIES: dict[str, Strategy] = {
     "scores rounded": Strategy(Rounding.S),
     "eager": Strategy(Rounding.EAGER, normalised=True),
     "query scaled and rounded": Strategy(Rounding.Q_PRE),
-    "fp8 products": Strategy(Rounding.FP8),
     "TF32 to nearest": Strategy(Rounding.TF32),
     "TF32 cut off": Strategy(Rounding.TF32, cut=True, splits=4, block=16),
 }

@@ -135,8 +135,7 @@ def _weight_deviation(case: OpenSoftmax, moved: Tensor) -> Tensor:
 
 def query_variance(case: OpenSoftmax, at: Precision) -> Tensor:
     """``[h, r, head_dim]``: of every query element, times the squared scale of the logits."""
-    rounded = (NEAREST * at.query) ** 2 * case.query.square()
-    return case.scale**2 * (rounded + at.quantum**2 / 12)
+    return (case.scale * NEAREST * at.query) ** 2 * case.query.square()
 
 
 def _from_query(case: OpenSoftmax, at: Precision) -> Tensor:
@@ -154,7 +153,7 @@ def _rounded_weights(case: OpenSoftmax, at: Precision, runs: Runs, dtype: torch.
         return variance
     alike = case.squares + runs.surplus(case.weights, case.value).clamp_min(0)
     variance = variance + (NEAREST * at.probability) ** 2 * alike
-    return variance + _small_weights(case, at, runs, at.quantum or SMALLEST[dtype])
+    return variance + _small_weights(case, at, runs, SMALLEST[dtype])
 
 
 def _small_weights(case: OpenSoftmax, at: Precision, runs: Runs, quantum: float) -> Tensor:

@@ -90,7 +90,7 @@ def test_k8_other_blocks(assay: KernelAssay) -> None:
     assay.require("other-blocks")
 
 
-def test_k9_shifted_keys(assay: KernelAssay) -> None:
+def test_k12_shifted_keys(assay: KernelAssay) -> None:
     assay.require("shifted-keys")
 
 

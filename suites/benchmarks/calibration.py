@@ -4,7 +4,9 @@
 `harness.attention.calibration`, and writes `results/calibration.csv` (one line per judgement),
 `results/calibration.md` and `results/calibration.png`. ``--quick`` prints the tables of a small
 part and writes nothing; ``--tables`` writes tables and chart again from the judgements that are
-there. The same seeds give the same verdicts.
+there; ``--check`` measures everything again and says where the stored judgements, or the tables
+made of them, are others (with ``--quick``: of the small part). The same seeds give the same
+verdicts.
 """
 
 from __future__ import annotations
@@ -28,20 +30,23 @@ from kvassay.harness.attention.calibration import (
     HOSTILE_SEEDS,
     LENGTHS,
     LONG_CONTENTS,
+    MARGIN,
     QUICK_HOSTILE_SEEDS,
     REQUIRED,
     SLOPPY,
     TYPES,
     Row,
     complaints,
+    disagreement,
     hostile_rows,
     is_quick,
     points,
     rows_of,
+    shortfalls,
 )
 from kvassay.harness.attention.hostile import STRATEGIES
+from kvassay.harness.attention.precision import MODELLED
 from kvassay.harness.budget import Limits, limits
-from kvassay.harness.contract import Rounding
 
 RESULTS = Path(__file__).parents[2] / "results"
 RAW, TABLES, CHART = (RESULTS / f"calibration.{suffix}" for suffix in ("csv", "md", "png"))
@@ -114,7 +119,7 @@ def table(head: Iterable[str], lines: Iterable[Iterable[object]]) -> str:
 def limits_table() -> str:
     """The limits, classes and types that share them on one line."""
     shared: dict[Limits, list[str]] = {}
-    for (name, dtype), rounding in itertools.product(TYPES.items(), Rounding):
+    for (name, dtype), rounding in itertools.product(TYPES.items(), MODELLED):
         shared.setdefault(limits(rounding, dtype), []).append(f"{rounding.value} {name}")
     lines = [
         (", ".join(who), bounds.row, bounds.element, bounds.lse, f"{bounds.gain:.2g}")
@@ -156,9 +161,14 @@ def hostile_table(rows: list[Row]) -> str:
     return table(("kernel", "cases", "rejected", *STATISTICS), lines)
 
 
+def points_off(short: float) -> float:
+    """A shortfall as what it is off, to one digit; 0 has no sign."""
+    return round(-short, 1) + 0.0
+
+
 def detection_table(rows: list[Row]) -> str:
     """Faults, in percent of the cases."""
-    lines = []
+    lines, short = [], shortfalls(rows)
     for name in FAULTS:
         found = of(rows, "fault", name)
         if not found:
@@ -167,8 +177,9 @@ def detection_table(rows: list[Row]) -> str:
         output = f"{percent(found, lambda row: row.output_rejected):.0f}"
         lse = f"{percent(found, lambda row: row.lse_rejected):.0f}"
         both = f"**{percent(found, lambda row: row.rejected):.0f}**"
-        lines.append((name, len(found), *others, output, lse, both, REQUIRED[name]))
-    head = ("fault", "cases", *OTHERS, "output", "LSE", "output and LSE", "required")
+        beside = (str(REQUIRED[name]), f"{points_off(short[name]):+.1f}")
+        lines.append((name, len(found), *others, output, lse, both, *beside))
+    head = ("fault", "cases", *OTHERS, "output", "LSE", "output and LSE", "required", "points off")
     return table(head, lines)
 
 
@@ -232,7 +243,8 @@ scales and cache types; contents:
 ## Detection
 
 Percent of the cases in which a fault is seen, over bf16 and fp16, contents
-{contents}, and all lengths.
+{contents}, and all lengths. *Output and LSE* is what the budget rejects: by row, element and gain
+(the one that sees a v_scale), or by the LSE. {agreement}
 FlashInfer's tolerance is that of its tests for each type; the baseline of FlashAttention's
 criterion is the emulated eager kernel.
 
@@ -244,6 +256,17 @@ By length, over {long_contents}:
 
 ![Detection by context length](calibration.png)
 """
+
+
+def agreement(rows: list[Row]) -> str:
+    """How the shares compare with those required, in one sentence."""
+    short = {name: by for name, by in shortfalls(rows).items() if of(rows, "fault", name)}
+    worst = max(short, key=lambda name: short[name])
+    within = sum(by <= MARGIN for by in short.values())
+    return (
+        f"**{within} of {len(short)} faults are within {MARGIN} points of what is required, or "
+        f"above**; furthest below is *{worst}*, by {max(short[worst], 0.0):.1f}."
+    )
 
 
 def text(rows: list[Row]) -> str:
@@ -263,6 +286,7 @@ def text(rows: list[Row]) -> str:
         alarms_table=alarms_table(rows),
         hostile_contents=", ".join(hostile_contents),
         hostile_table=hostile_table(rows),
+        agreement=agreement(rows),
         detection=detection_table(rows),
         lengths_table=length_table(rows),
     )
@@ -291,12 +315,36 @@ def chart(rows: list[Row], path: Path) -> None:
     pyplot.close(figure)
 
 
+def disagreements(stored: Iterable[Row], measured: Iterable[Row]) -> list[str]:
+    """Judgements that came out otherwise than stored, or are not stored; one sentence each."""
+    before = {identity(row): row for row in stored}
+    found = []
+    for row in measured:
+        known = before.get(identity(row))
+        differs = f"not stored: {row}" if known is None else disagreement(known, row)
+        if differs is not None:
+            found.append(differs)
+    return found
+
+
+def identity(row: Row) -> tuple[object, ...]:
+    """What a judgement is about."""
+    return row.kind, row.name, row.dtype, row.content, row.length, row.seed
+
+
 def main() -> int:
-    """Measure and write, or print; 1 where the budget does not do what it has to."""
+    """Measure and write, print or compare; 1 where the budget does not do what it has to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a small part, printed only")
     parser.add_argument("--tables", action="store_true", help="from the judgements that are there")
+    parser.add_argument("--check", action="store_true", help="compare with what is stored")
     options = parser.parse_args()
+    if options.check:
+        found = disagreements(read(RAW), measure(quick=options.quick))
+        if TABLES.read_text() != text(read(RAW)):
+            found.append(f"{TABLES.name} is not made of {RAW.name}")
+        print("\n".join(found) or "the stored calibration is what was measured")
+        return 1 if found else 0
     if options.quick:
         print(text(list(measure(quick=True))))
         return 0

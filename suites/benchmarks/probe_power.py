@@ -3,17 +3,19 @@
 Planted mistakes (one key too many or too few, a stale page, a lost split, a wrong merge), each on
 one decode row of several lengths and with several seeds; what counts is whether a probe reads the
 result as wrong. Kernels that are right, in several ways to round, must never be read so.
-``python -m kvassay.suites.benchmarks.probe_power`` prints a Markdown table.
+``python -m kvassay.suites.benchmarks.probe_power`` writes `results/probes.md` (minutes), and
+``--quick`` prints the table of a small part. The same seeds give the same counts.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 
@@ -29,8 +31,10 @@ from kvassay.harness.contract import AttentionBatch, AttentionResult, Capability
 from kvassay.impls.faulty.tiled_attention import Habits, TiledAttention
 from kvassay.reference.attention import Sequence
 
+RESULTS = Path(__file__).parents[2] / "results" / "probes.md"
 LENGTHS = (128, 2011, 16381, 65531)
 SEEDS = 20
+QUICK_LENGTHS, QUICK_SEEDS = (128, 2011), 2
 PAGE = 16
 SPLITS = 8
 CLAIMS = Declaration(capabilities=frozenset({Capability.CAUSAL, Capability.LSE}))
@@ -98,10 +102,10 @@ def by_tomography(attend: Attend, length: int, seed: int) -> bool:
 
 
 def by_needle(attend: Attend, length: int, seed: int) -> bool:
-    """At both ends, and at both ends of the page in the middle."""
+    """At both ends, at both ends of the page in the middle, and just past a row's last key."""
     page = (length // 2) // PAGE * PAGE
-    for mark in (-1, 0, page, page + PAGE - 1):
-        case = replace(BASE, seqs=((length, 1),), contents=Contents.NEEDLE, mark=mark, seed=seed)
+    for rows, mark in ((1, -1), (1, 0), (1, page), (1, page + PAGE - 1), (2, -1)):
+        case = replace(BASE, seqs=((length, rows),), contents=Contents.NEEDLE, mark=mark, seed=seed)
         built = _built(case)
         if needle.misread(built, attend(built)):
             return True
@@ -176,11 +180,45 @@ def table(found: list[Row]) -> Iterator[str]:
         yield f"| {row.what} | {row.length} | {cells} |"
 
 
-def main(seeds: int = SEEDS) -> None:
-    """Print the table."""
+TEXT = """# What the probes see
+
+Written by `python -m kvassay.suites.benchmarks.probe_power`: planted mistakes on one decode row of
+{lengths} keys (pages of {page}), {seeds} seeds each. A cell says with how many of
+them a probe reads the result as wrong; kernels that are right must never be read so.
+
+Tomography reads the keys that a row saw as whole numbers. A needle is one key that takes all the
+weight: it stands at the ends, at both ends of the page in the middle, and just past the last key of
+a row. Halves have two levels of weight: they are for what is wrong with the merge of splits, which
+a needle cannot show. A page's tail holds ordinary numbers, which take weight from a needle with
+some seeds only; the suite reads tails with NaN and Inf (`wild-tail`) as well. At {shortest} keys,
+the last page is full and has no tail.
+
+{table}
+"""
+
+
+def page(found: list[Row], lengths: tuple[int, ...], seeds: int) -> str:
+    """All of `probes.md`."""
+    return TEXT.format(
+        lengths=", ".join(map(str, lengths)),
+        page=PAGE,
+        seeds=seeds,
+        shortest=min(lengths),
+        table="\n".join(table(found)),
+    )
+
+
+def main() -> None:
+    """Measure, and write or print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small part, printed only")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    print("\n".join(table(rows(LENGTHS, seeds))))
+    if options.quick:
+        print("\n".join(table(rows(QUICK_LENGTHS, QUICK_SEEDS))))
+        return
+    RESULTS.write_text(page(rows(LENGTHS, SEEDS), LENGTHS, SEEDS), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

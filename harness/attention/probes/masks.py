@@ -30,7 +30,8 @@ def blamed(case: Case, mistakes: Sequence[Mistake]) -> str:
     """The invariant that is broken.
 
     The last row of a sequence that is shorter than the window is cut by no mask at all: where it is
-    wrong, or where anything but keys was seen, the masks are not to blame.
+    wrong, or where anything but keys was seen, the masks are not to blame. Nor is a window where a
+    row sees the key at its edge and misses one further right.
     """
     if any(_uncut(case, mistake.row) or not mistake.keys for mistake in mistakes):
         return "K1"
@@ -38,9 +39,15 @@ def blamed(case: Case, mistakes: Sequence[Mistake]) -> str:
     later = [position for position in first.seen if position > first.row.position]
     if case.causal and later and len(later) == len(first.seen):
         return "K5"
-    if case.window_left is not None:
+    if case.window_left is not None and not _within(case.window_left, first):
         return "K6"
-    return "K5" if case.causal else "K1"
+    return "K5" if case.causal and not first.row.last else "K1"
+
+
+def _within(window_left: int, mistake: Mistake) -> bool:
+    """Whether all that went wrong is that keys right of the window's edge were missed."""
+    edge = mistake.row.position - window_left
+    return bool(mistake.missed) and not mistake.seen and min(mistake.missed) > edge
 
 
 def _uncut(case: Case, row: Row) -> bool:

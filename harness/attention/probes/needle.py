@@ -56,6 +56,9 @@ class Found:
     """Whether the row must see it."""
     share: float
     """How much of the way from the others' mean to the needle's value the output went."""
+    near: bool
+    """Whether the output is the needle's value: more than crossing the border, which an output
+    that is neither may do by chance."""
     other_head: int | None
     """The KV head whose needle the output is, if it is another one's."""
 
@@ -65,6 +68,8 @@ class Found:
             return f"it is what KV head {self.other_head} makes of the needle"
         if self.seen:
             return f"it misses the key at {self.needle} (weight {self.share:.3g} instead of 1)"
+        if not self.near:
+            return f"it is neither what the keys besides {self.needle} make, nor that key's value"
         return f"it sees the key at {self.needle} (weight {self.share:.3g} instead of 0)"
 
 
@@ -106,11 +111,19 @@ def _misread(
     seen = sequence.visible[:, mark]
     away = value - without
     share = ((got - without) * away).sum(dim=-1) / away.square().sum(dim=-1)
+    near = (got - value).norm(dim=-1) < away.norm(dim=-1) / 2
     right = (share - seen[:, None].to(F64)).abs() < 0.5
     asked = sequence.visible.any(dim=1)
     for index, head in torch.nonzero(~right & asked[:, None]).tolist():
-        other = _other_head(values, got[index, head], head // sequence.group)
-        yield Found(rows[index], head, mark, bool(seen[index]), float(share[index, head]), other)
+        yield Found(
+            row=rows[index],
+            head=head,
+            needle=mark,
+            seen=bool(seen[index]),
+            share=float(share[index, head]),
+            near=bool(near[index, head]),
+            other_head=_other_head(values, got[index, head], head // sequence.group),
+        )
 
 
 def _hidden(sequence: Sequence, mark: int) -> Sequence:
@@ -142,11 +155,12 @@ def wrong_of(case: Case, found: list[Found]) -> Wrong | None:
     """What the misread rows come to."""
     if not found:
         return None
-    first = found[0]
+    # What the needle itself shows comes before rows that are wrong in another way.
+    first = next((each for each in found if each.seen or each.near), found[0])
     if all(each.other_head is not None for each in found):
         invariant, anomaly = "K7", Anomaly.HEAD
     else:
-        invariant = blamed(case, [_mistake(each) for each in found])
+        invariant = blamed(case, [_mistake(each) for each in (first, *found)])
         anomaly = ANOMALIES[invariant]
     must = "see" if first.seen else "not see"
     expected = f"{place(first.row)} to {must} the key at {first.needle}"
@@ -156,7 +170,9 @@ def wrong_of(case: Case, found: list[Found]) -> Wrong | None:
 
 def _mistake(found: Found) -> Mistake:
     where = (found.needle,)
-    return Mistake(found.row, missed=where) if found.seen else Mistake(found.row, seen=where)
+    if found.seen:
+        return Mistake(found.row, missed=where)
+    return Mistake(found.row, seen=where) if found.near else Mistake(found.row)
 
 
 # ------------------------------------------------------------------------------------------ cases

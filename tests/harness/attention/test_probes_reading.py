@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from random import Random
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 
 from kvassay.harness.attention.build import build
 from kvassay.harness.attention.case import Case, Contents
+from kvassay.harness.attention.checks import find
 from kvassay.harness.attention.contents import code_of
 from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.oracle_kernel import OracleKernel
@@ -29,6 +32,7 @@ from kvassay.harness.attention.probes.positions import Told, told
 from kvassay.harness.attention.wrong import Anomaly
 from kvassay.harness.contract import AttentionBatch, AttentionResult, Capability, Declaration
 from kvassay.impls.faulty.kernel_controls import ALL
+from kvassay.impls.faulty.kernels import FAULTS
 from kvassay.reference.attention import visibility
 
 DIM = 16
@@ -203,6 +207,19 @@ def test_the_mask_that_cuts_a_row_is_to_blame() -> None:
     assert wide(replace(causal, causal=False), 0, ()) == "K1"
 
 
+def test_a_key_missed_inside_a_window_is_not_the_windows_fault() -> None:
+    window = replace(CASE, seqs=((20, 5),), window_left=3)
+
+    def missing(token: int, missed: tuple[int, ...]) -> str:
+        return blamed(window, [Mistake(rows(window)[token], missed=missed)])
+
+    assert missing(0, (12,)) == "K6", "the key at the window's edge"
+    assert missing(0, (15,)) == "K5", "its own key"
+    assert missing(4, (19,)) == "K1", "the last key, which no causal mask hides"
+    assert missing(0, (12, 13, 14, 15)) == "K6"
+    assert blamed(replace(window, window_left=0), [Mistake(rows(window)[0], missed=(15,))]) == "K6"
+
+
 def test_one_row_that_no_mask_cuts_takes_the_blame_off_all() -> None:
     case = replace(CASE, seqs=((20, 5), (4, 1)), window_left=6)
     mistakes = [Mistake(rows(case)[0], seen=(3,)), Mistake(rows(case)[5], missed=(0,))]
@@ -288,6 +305,50 @@ def test_a_needle_that_no_row_sees_must_not_be_seen() -> None:
     assert wrong is not None
     assert wrong.invariant == "K6"
     assert "sees the key at 23 (weight 1 instead of 0)" in wrong.got
+
+
+WINDOW_FAULTS = ("window-one-wide", "window-one-narrow", "window-in-decode-only")
+
+
+def needle_verdicts(name: str) -> Counter[str]:
+    """The invariants that needles convict a planted fault by, over short cases with a window."""
+    fault = FAULTS[name]
+    kernel, found = Kernel(fault.build(), fault.declaration, name), Counter[str]()
+    for seed in range(2):
+        for case in islice(find("needle").cases(kernel, Random(seed)), 70):
+            if case.window_left is not None and max(keys for keys, _ in case.seqs) < 100:
+                wrong = needle.judge(kernel, case)
+                found.update([] if wrong is None else [wrong.invariant])
+    return found
+
+
+@pytest.mark.parametrize("name", WINDOW_FAULTS)
+def test_needles_convict_a_window_of_nothing_but_its_own_law(name: str) -> None:
+    found = needle_verdicts(name)
+    assert set(found) == {"K6"}
+    assert found["K6"] > 5
+
+
+def test_needles_convict_a_causal_mask_beside_a_window() -> None:
+    assert set(needle_verdicts("causal-one-late")) == {"K5"}
+
+
+def test_an_output_that_is_neither_does_not_count_as_the_needles() -> None:
+    """It crosses the border by chance; the needle is later, and no row looks ahead."""
+    case = replace(NEEDLE, window_left=0, mark=-1, seqs=((20, 5),))
+    built = build(case)
+    right = OracleKernel(Declaration())(built.batch)
+    away = right.output[-1] - right.output[0]
+    across = away.roll(1, 1) * torch.tensor([1.0, -1.0]).repeat(DIM * 2)
+    assert (away * across).sum().abs() < away.square().sum() / 2
+    for aside, words in ((1.0, "neither"), (0.0, "sees the key at 19")):
+        output = right.output.clone()
+        output[0] += away + aside * across
+        (first, *_) = needle.misread(built, AttentionResult(output, right.lse))
+        assert words in first.words()
+        wrong = needle.wrong_of(case, [first])
+        assert wrong is not None
+        assert wrong.invariant == ("K6" if words == "neither" else "K5")
 
 
 def test_the_needle_of_another_head_is_told() -> None:

@@ -68,17 +68,15 @@ def _by_itself(kernel: Kernel, case: Case) -> Wrong | None:
 
 
 def cases(kernel: Kernel, rng: Random) -> Iterable[Case]:
-    """Other ids, layouts of caches and of rows, then far and high ones."""
+    """Shuffled ids, far and high ones, then other layouts of caches and of rows."""
     base = buffered(kernel, garbage=Garbage.ZERO)
     if base is None:
         return
     size = base.block_size
     decode: Seqs = ((3 * size + 1, 1), (size, 1), (5, 1))
     mixed: Seqs = ((2 * size + 3, 5), (size + 1, 1), (4, 4))
-    for change in _changes():
-        if taken(kernel, base, **change):
-            for seqs in (decode, mixed):
-                yield replace(base, seqs=seqs, seed=rng.randrange(2**31), **change)
+    first, *others = _changes()
+    yield from _changed(kernel, base, first, (decode, mixed), rng)
     far = buffered(kernel, dtypes=HALF_FIRST, garbage=Garbage.ZERO)
     if far is not None:
         layout = CacheLayout.FAR
@@ -93,6 +91,17 @@ def cases(kernel: Kernel, rng: Random) -> Iterable[Case]:
     if high is not None:
         seqs = ((5 * high.block_size + 1, 1), (2 * high.block_size, 1))
         yield replace(high, seqs=seqs, placement=Placement.HIGH, seed=rng.randrange(2**31))
+    for change in others:
+        yield from _changed(kernel, base, change, (decode, mixed), rng)
+
+
+def _changed(
+    kernel: Kernel, base: Case, change: dict[str, Any], batches: tuple[Seqs, ...], rng: Random
+) -> Iterator[Case]:
+    """The batches with a change, if the kernel takes it."""
+    if taken(kernel, base, **change):
+        for seqs in batches:
+            yield replace(base, seqs=seqs, seed=rng.randrange(2**31), **change)
 
 
 def _changes() -> Iterator[dict[str, Any]]:

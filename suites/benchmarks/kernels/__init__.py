@@ -1,0 +1,1 @@
+"""Benchmarks of attention kernels against the roofline and side by side."""

@@ -48,9 +48,9 @@ def _build(batch_invariant: bool) -> PagedAttention:
 
     interpreted = use_interpreter()
     from kvassay.impls.triton_attention import TritonAttention
-    from kvassay.impls.triton_plan import SMALL, Tuning
+    from kvassay.impls.triton_plan import SMALL, tuning_here
 
-    tuning = SMALL if interpreted else Tuning()
+    tuning = SMALL if interpreted else tuning_here()
     return TritonAttention(tuning, batch_invariant=batch_invariant)
 
 

@@ -147,31 +147,31 @@ def _attention(batch: AttentionBatch, cut: Plan, output: Tensor, lse: Tensor) ->
         *output.stride()[:3],
         *lse.stride()[:2],
     )
-    constants = {
-        "GROUP": query.shape[1] // key.shape[2],
-        "HEAD_DIM": head_dim,
-        "HEAD_DIM_V": head_dim_v,
-        "DIM": dim,
-        "DIM_REST": dim_rest,
-        "DIM_V": max(16, padded(head_dim_v)),
-        "BLOCK_SIZE": key.shape[1],
-        "BLOCK_M": cut.block_m,
-        "BLOCK_N": cut.block_n,
-        "SEQS_PADDED": padded(batch.seq_lens.numel()),
-        "ONE_TILE": cut.one_tile,
-        "SPLIT": split,
-        "CAUSAL": batch.causal,
-        "WINDOW": batch.window_left is not None,
-        "SOFTCAP": batch.softcap is not None,
-        "ALIBI": batch.alibi_slopes is not None,
-        "SINKS": batch.sinks is not None,
-        "K_HEAD_SCALE": k_scale.per_head,
-        "V_HEAD_SCALE": v_scale.per_head,
-        "K_TOKEN_SCALE": k_scale.per_token,
-        "V_TOKEN_SCALE": v_scale.per_token,
-        "STAGES": cut.num_stages,
-    }
-    options = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
+    constants = dict(
+        GROUP=query.shape[1] // key.shape[2],
+        HEAD_DIM=head_dim,
+        HEAD_DIM_V=head_dim_v,
+        DIM=dim,
+        DIM_REST=dim_rest,
+        DIM_V=max(16, padded(head_dim_v)),
+        BLOCK_SIZE=key.shape[1],
+        BLOCK_M=cut.block_m,
+        BLOCK_N=cut.block_n,
+        SEQS_PADDED=padded(batch.seq_lens.numel()),
+        ONE_TILE=cut.one_tile,
+        SPLIT=split,
+        CAUSAL=batch.causal,
+        WINDOW=batch.window_left is not None,
+        SOFTCAP=batch.softcap is not None,
+        ALIBI=batch.alibi_slopes is not None,
+        SINKS=batch.sinks is not None,
+        K_HEAD_SCALE=k_scale.per_head,
+        V_HEAD_SCALE=v_scale.per_head,
+        K_TOKEN_SCALE=k_scale.per_token,
+        V_TOKEN_SCALE=v_scale.per_token,
+        STAGES=cut.num_stages,
+    )
+    options = dict(num_warps=cut.num_warps, num_stages=cut.num_stages)
     return Launch(kernels.paged_attention_kernel, grid, arguments, constants, options)
 
 
@@ -190,13 +190,13 @@ def _merge(
         lse.stride(0),
         *part_lse.stride()[:2],
     )
-    constants = {
-        "HEAD_DIM_V": output.shape[2],
-        "DIM_V": padded(output.shape[2]),
-        "NUM_SPLITS": cut.num_splits,
-        "SPLITS_PADDED": padded(cut.num_splits),
-        "SINKS": batch.sinks is not None,
-    }
+    constants = dict(
+        HEAD_DIM_V=output.shape[2],
+        DIM_V=padded(output.shape[2]),
+        NUM_SPLITS=cut.num_splits,
+        SPLITS_PADDED=padded(cut.num_splits),
+        SINKS=batch.sinks is not None,
+    )
     return Launch(
-        kernels.merge_splits_kernel, output.shape[:2], arguments, constants, {"num_warps": 4}
+        kernels.merge_splits_kernel, output.shape[:2], arguments, constants, dict(num_warps=4)
     )

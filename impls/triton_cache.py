@@ -130,15 +130,15 @@ def write_launch(
         *k.strides,
         *v.strides,
     )
-    constants = {
-        "HEAD_DIM": key.shape[2],
-        "HEAD_DIM_V": value.shape[2],
-        "DIM": padded(key.shape[2]),
-        "DIM_V": padded(value.shape[2]),
-        "BLOCK_SIZE": key_cache.shape[1],
-        "K_LARGEST": LARGEST_CODE.get(key_cache.dtype, 0.0),
-        "V_LARGEST": LARGEST_CODE.get(value_cache.dtype, 0.0),
-        "K_WHOLE": key_cache.dtype == torch.int8,
-        "V_WHOLE": value_cache.dtype == torch.int8,
-    }
+    constants = dict(
+        HEAD_DIM=key.shape[2],
+        HEAD_DIM_V=value.shape[2],
+        DIM=padded(key.shape[2]),
+        DIM_V=padded(value.shape[2]),
+        BLOCK_SIZE=key_cache.shape[1],
+        K_LARGEST=LARGEST_CODE.get(key_cache.dtype, 0.0),
+        V_LARGEST=LARGEST_CODE.get(value_cache.dtype, 0.0),
+        K_WHOLE=key_cache.dtype == torch.int8,
+        V_WHOLE=value_cache.dtype == torch.int8,
+    )
     return Launch(write_cache_kernel, key.shape[:2], arguments, constants, {})

@@ -8,7 +8,7 @@ depend on the batch around it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,10 +35,22 @@ class Tuning:
     largest_block_m: int = 128
     invariant_block_m: int = 64
     """Rows of a tile in the batch-invariant mode: a product of another shape may sum otherwise."""
+    accumulators: int = 128 * 128
+    """Numbers of output that a tile may hold: more than that and registers are spilled."""
     block_n: int = 64
     num_stages: int = 3
+    """Of the loop over keys, at most; one tile less than that is on its way at any time."""
+    shared_memory: int = 227 * 1024
+    """Bytes of a block."""
 
 
+TUNINGS = {
+    "sm_80": Tuning(multiprocessors=108, block_n=32, shared_memory=163 * 1024),
+    "sm_90": Tuning(),
+    "sm_100": Tuning(multiprocessors=148),
+    "gfx942": Tuning(multiprocessors=304, num_stages=2, shared_memory=64 * 1024),
+}
+"""By architecture; what `suites/ahead` compiles for each of them neither spills nor overflows."""
 SMALL = Tuning(least_keys=64, split_keys=128, largest_block_m=32, invariant_block_m=32)
 """For the interpreter: the small cases that it can afford are to take every path."""
 
@@ -68,6 +80,20 @@ class Plan:
         return f"{kind}, split" if self.num_splits > 1 else kind
 
 
+def tuning_here() -> Tuning:
+    """The tuning for the current GPU; of one that is not listed, H200's within its memory."""
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    if torch.version.hip:
+        known = TUNINGS.get(gpu.gcnArchName.partition(":")[0], TUNINGS["gfx942"])
+        return replace(known, multiprocessors=gpu.multi_processor_count)
+    known = TUNINGS.get(f"sm_{gpu.major}{gpu.minor}", TUNINGS["sm_90"])
+    return replace(
+        known,
+        multiprocessors=gpu.multi_processor_count,
+        shared_memory=getattr(gpu, "shared_memory_per_block_optin", known.shared_memory),
+    )
+
+
 def padded(size: int) -> int:
     """The next power of two."""
     return 1 << max(0, size - 1).bit_length()
@@ -95,9 +121,11 @@ def plan(
     rows = (batch.query_start[1:] - batch.query_start[:-1]) * (batch.query.shape[1] // kv_heads)
     most_rows = int(rows.max()) if rows.numel() else 0
     longest = int(batch.seq_lens.max()) if rows.numel() else 0
+    dim_v = padded(batch.value_cache.shape[3])
     block_m = min(max(SMALLEST_DOT, padded(most_rows)), tuning.largest_block_m)
     if batch_invariant:
         block_m = tuning.invariant_block_m
+    block_m = min(block_m, max(SMALLEST_DOT, tuning.accumulators // dim_v))
     block_n = _block_n(batch, tuning)
     tiles = (rows + block_m - 1) // block_m
     one_tile = most_rows <= block_m
@@ -113,16 +141,33 @@ def plan(
         block_n=block_n,
         num_splits=max(1, -(-longest // split_size)),
         split_size=split_size,
-        num_warps=8 if block_m >= 128 else 4,
-        num_stages=tuning.num_stages,
+        num_warps=8 if block_m >= 128 or block_m * dim_v > 64 * 128 else 4,
+        num_stages=_num_stages(batch, tuning, block_m, block_n),
     )
 
 
 def _block_n(batch: AttentionBatch, tuning: Tuning) -> int:
-    """Keys per tile: half where a row of keys is so wide that tiles would not fit."""
+    """Keys per tile: fewer where a row of keys is so wide that tiles would not fit.
+
+    Not fewer than 32: the copies of a tile 64 numbers wide would be of less than 16 bytes.
+    """
     widest = max(batch.query.shape[2], batch.value_cache.shape[3])
-    wide = widest * batch.key_cache.element_size() > 512
-    return tuning.block_n // 2 if wide else tuning.block_n
+    wide = widest * batch.key_cache.element_size() >= 512
+    return min(tuning.block_n, 32) if wide else tuning.block_n
+
+
+def _num_stages(batch: AttentionBatch, tuning: Tuning, block_m: int, block_n: int) -> int:
+    """As many stages as fit beside the tile of queries, at least two.
+
+    Where warp groups multiply (tiles of 64 rows and more), a tile of keys stays in shared memory
+    while it is read; smaller tiles are read into registers.
+    """
+    query, key, value = batch.query, batch.key_cache, batch.value_cache
+    dim = sum(head_parts(query.shape[2]))
+    tile = block_n * (dim * key.element_size() + padded(value.shape[3]) * value.element_size())
+    room = (tuning.shared_memory - block_m * dim * query.element_size()) // tile
+    stages = room if block_m >= 64 else room + 1
+    return max(2, min(tuning.num_stages, stages))
 
 
 def _split_size(programs: int, longest: int, block_n: int, tuning: Tuning) -> int:

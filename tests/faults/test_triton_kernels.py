@@ -22,7 +22,9 @@ def test_there_are_enough_faults() -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_convicted_by_the_check_named(name: str) -> None:
     fault = FAULTS[name]
-    outcome = run(checks.find(fault.check), Kernel(fault.build(), DECLARED, name), EFFORT, [])
+    kernel = Kernel(fault.build(), DECLARED, f"triton-fault-{name}")
+    kernel.reference = "kvassay.impls.faulty.triton_kernels"
+    outcome = run(checks.find(fault.check), kernel, EFFORT, [])
     assert outcome.finding is not None, f"not convicted on {outcome.judged} cases"
     assert outcome.finding.invariant in fault.accepted, str(outcome.finding.verdict)
 

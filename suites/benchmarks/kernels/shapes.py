@@ -14,7 +14,7 @@ MOST_KEYS = 2**20
 
 def decode(batch: int, keys: int, **sizes: int) -> Shape:
     """One row for each of `batch` sequences."""
-    return Shape(f"decode {batch} x {_short(keys)}{_sizes(sizes)}", ((keys, 1),) * batch, **sizes)
+    return Shape(f"decode {batch} x {_short(keys)}", ((keys, 1),) * batch, **sizes)
 
 
 def prefill(keys: int, batch: int = 1) -> Shape:
@@ -24,10 +24,6 @@ def prefill(keys: int, batch: int = 1) -> Shape:
 
 def _short(keys: int) -> str:
     return f"{keys // 1024}k" if keys % 1024 == 0 else str(keys)
-
-
-def _sizes(sizes: dict[str, int]) -> str:
-    return "".join(f", {name} {size}" for name, size in sizes.items())
 
 
 DECODE = tuple(
@@ -41,7 +37,7 @@ CHUNK = Shape("chunk of 2k on 30k", ((32768, 2048),))
 MIXED = Shape("mixed: prefill 2k, 63 decode x 4k", ((2048, 2048), *((4096, 1),) * 63))
 VERIFY = Shape("verify 5 tokens, 32 x 4k", ((4096, 5),) * 32)
 WINDOW = Shape("decode 64 x 4k, window 128", ((4096, 1),) * 64, window_left=127)
-OTHER_HEADS = decode(64, 4096, num_q_heads=28, num_kv_heads=4)
+OTHER_HEADS = Shape("decode 64 x 4k, heads 28/4", ((4096, 1),) * 64, num_q_heads=28, num_kv_heads=4)
 FULL = (*DECODE, *PREFILL, CHUNK, MIXED, VERIFY, WINDOW, OTHER_HEADS)
 TUNED = (decode(1, 4096), decode(16, 4096), decode(64, 4096), decode(256, 4096))
 """On which variants of a kernel are compared."""

@@ -263,7 +263,7 @@ fault(
 )
 fault(
     "values-by-key-strides",
-    "K1 K8",
+    "K1 K8 K11",
     "",
     "block * v_block + slot * v_slot + kv_head * v_head",
     "block * k_block + slot * k_slot + kv_head * k_head",

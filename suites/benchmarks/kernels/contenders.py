@@ -13,7 +13,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from kvassay.harness.contract import AttentionBatch, Capability, PagedAttention
+from kvassay.harness.contract import AttentionBatch, AttentionResult, Capability, PagedAttention
 from kvassay.harness.registry import find
 from kvassay.harness.timing import Call
 from kvassay.suites.benchmarks.kernels.batches import dense, with_buffers
@@ -40,11 +40,13 @@ def triton(tuning: Any = None, *, batch_invariant: bool = False) -> Prepare:
         cut = plan(own, chosen, batch_invariant=batch_invariant)
         assert own.output is not None
         assert own.lse is not None
+        result = AttentionResult(own.output, own.lse)
         steps = launches(own, cut, own.output, own.lse)
 
-        def call() -> None:
+        def call() -> AttentionResult:
             for step in steps:
                 step.start()
+            return result
 
         return call
 

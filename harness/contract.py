@@ -607,8 +607,10 @@ class PagedAttention(Protocol):
 
     What it does not compute it refuses with `ValueError` or `NotImplementedError`. By capability:
     CAUSAL ``causal=True``, WINDOW, SOFTCAP, ALIBI, SINKS, SCALES, LSE, OUTPUT (writes into the
-    batch's buffers and returns them). An optional attribute ``device`` names the torch device that
-    it wants its tensors on ("cpu" where there is none).
+    batch's buffers and returns them). Optional attributes: ``device``, the torch device that it
+    wants its tensors on ("cpu" where there is none); ``time_limit``, seconds that one call may take
+    before it counts as hanging (60 where there is none); ``paths``, how often each of its execution
+    paths was taken, by name, so that one that never was is reported.
     """
 
     def __call__(self, batch: AttentionBatch) -> AttentionResult: ...

@@ -60,14 +60,17 @@ class Stopwatch:
             start = time.perf_counter()
             call()
             return time.perf_counter() - start
-        before = torch.cuda.Event(enable_timing=True)
-        after = torch.cuda.Event(enable_timing=True)
+        before, after = _event(), _event()
         self._scratch.zero_()
         before.record()
         call()
         after.record()
         after.synchronize()
-        return before.elapsed_time(after) / 1000
+        return float(before.elapsed_time(after)) / 1000
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def side_by_side(

@@ -33,6 +33,7 @@ class TritonAttention:
         self.tuning = tuning or Tuning()
         self.batch_invariant = batch_invariant
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.time_limit = 60.0 if self.device == "cuda" else 300.0
         self.paths = Counter(dict.fromkeys(PATHS, 0))
 
     def __call__(self, batch: AttentionBatch) -> AttentionResult:

@@ -31,7 +31,7 @@ from torch import Tensor
 from kvassay.harness.attention.build import build
 from kvassay.harness.attention.case import CacheLayout, Case, Garbage, Placement
 from kvassay.harness.attention.check import CHECKS
-from kvassay.harness.attention.driver import TIME_LIMIT, Kernel
+from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.memory import PATTERN
 from kvassay.harness.attention.wrong import Refused, Wrong
 from kvassay.harness.contract import Declaration, PagedAttention
@@ -125,14 +125,14 @@ def forked(kernel: Kernel, case: Case, guards: Guards | None) -> Fate:
         finally:
             os._exit(0)
     os.close(write)
-    answered = bool(select.select([read], [], [], TIME_LIMIT + 5)[0])
+    answered = bool(select.select([read], [], [], kernel.time_limit + 5)[0])
     answer = os.read(read, 1 << 16) if answered else b""
     os.close(read)
     if not answered:
         os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     if not answered:
-        return Fate("hangs", f"no answer within {TIME_LIMIT:g} s")
+        return Fate("hangs", f"no answer within {kernel.time_limit:g} s")
     if os.WIFSIGNALED(status):
         return Fate("killed", signal.Signals(os.WTERMSIG(status)).name)
     return Fate(*json.loads(answer)) if answer else Fate("killed", "an exit of its own")

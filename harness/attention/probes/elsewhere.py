@@ -12,7 +12,7 @@ import sys
 from dataclasses import asdict
 
 from kvassay.harness.attention.case import Case
-from kvassay.harness.attention.driver import TIME_LIMIT, Kernel
+from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.guarded import Fate, Guard
 from kvassay.harness.attention.wrong import Refused
 from kvassay.harness.far import BridgeError, Far
@@ -22,8 +22,8 @@ COMMAND = (
     *(sys.executable, "-m", "kvassay.harness.attention.guarded"),
 )
 """One thread: a fork has only one."""
-LIMIT = 10 * TIME_LIMIT
-"""Seconds for one answer; a try that ends badly is repeated for each tensor."""
+LIMIT = 3600.0
+"""Seconds for one answer. The process has limits of its own; this one is for when they fail."""
 
 
 def unreachable(kernel: Kernel) -> str | None:

@@ -34,6 +34,8 @@ FARTHEST = 40.0
 """Logits this far below the maximum count as one: their weights are below 1e-17."""
 SMEARED = 0.6
 """Standard deviation in spacings beyond which storing is as good as adding uniform noise."""
+MOST_KEYS = 2**32
+"""Of a sequence."""
 LEAST_EXPONENT = {torch.bfloat16: -126, torch.float16: -14}
 
 
@@ -61,6 +63,40 @@ def stored(output: Tensor, unstored: Tensor, dtype: torch.dtype) -> tuple[Tensor
     return mean, torch.where(smeared, unstored + spacing**2 / 12, spacing**2 * variance)
 
 
+class SharedByKey:
+    """Effects of roundings that rows have in common at one key only.
+
+    A product of a probability and the scale of its value is rounded otherwise at each key, however
+    equal the probabilities are: two that cancel by themselves need not do so.
+    """
+
+    def __init__(self, num_kv_heads: int) -> None:
+        self._parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(num_kv_heads)]
+
+    def add(self, bins: Tensor, effects: Tensor) -> None:
+        """``[num_kv_heads, rows, keys]``: what is rounded alike at a key, and its effects."""
+        names = bins * MOST_KEYS + torch.arange(bins.shape[2])
+        for parts, own, amounts in zip(self._parts, names, effects, strict=True):
+            parts.append(_summed(own.flatten(), amounts.flatten()))
+
+    def variance(self) -> Tensor:
+        """``[num_kv_heads + 1]``: each head's, then of all: scales of heads differ."""
+        return _with_all(torch.stack([self._of_head(parts) for parts in self._parts]))
+
+    def _of_head(self, parts: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Sequences are added at equal positions: they may share a prefix."""
+        if not parts:
+            return torch.zeros((), dtype=F64)
+        names, amounts = (torch.cat(each) for each in zip(*parts, strict=True))
+        return _summed(names, amounts)[1].square().sum()
+
+
+def _summed(names: Tensor, amounts: Tensor) -> tuple[Tensor, Tensor]:
+    """Names without repetition, and the sum of the amounts of each."""
+    found, inverse = torch.unique(names, return_inverse=True)
+    return found, torch.zeros(len(found), dtype=F64).index_add_(0, inverse, amounts)
+
+
 @dataclass
 class Gain:
     """Collects, sequence by sequence, what the standard error of the gain is made of."""
@@ -76,6 +112,8 @@ class Gain:
     """``[num_kv_heads]``: effect of float32 sums, which may be the same in all rows."""
     known: Tensor = field(init=False)
     """``[num_kv_heads]``: sum of the magnitudes that known errors have."""
+    folded: list[SharedByKey] = field(init=False)
+    """The same as `alike` where a value's scale per token is applied to its probability first."""
 
     def __post_init__(self) -> None:
         u = self.at.probability
@@ -84,6 +122,7 @@ class Gain:
         self.independent = torch.zeros(self.num_kv_heads, dtype=F64)
         self.sums = torch.zeros(self.num_kv_heads, dtype=F64)
         self.known = torch.zeros(self.num_kv_heads, dtype=F64)
+        self.folded = [SharedByKey(self.num_kv_heads) for _ in range(2)]
 
     def add(self, case: OpenSoftmax, error: Error) -> None:
         """One sequence."""
@@ -104,9 +143,13 @@ class Gain:
     def _add_probabilities(self, case: OpenSoftmax, effect: Tensor) -> None:
         effects = (NEAREST * self.at.probability * case.weights * effect).flatten(1)
         last = self.alike.shape[2] - 1
-        for sums, top in zip(self.alike, (case.maximum, case.finite_lse), strict=True):
+        tops = (case.maximum, case.finite_lse)
+        for sums, folded, top in zip(self.alike, self.folded, tops, strict=True):
             below = (top[..., None] - case.logits) / (ALIKE * self.at.probability)
-            sums.scatter_add_(1, below.clamp(0, last).long().flatten(1), effects)
+            bins = below.clamp(0, last).long()
+            sums.scatter_add_(1, bins.flatten(1), effects)
+            if (case.fold != 1).any():
+                folded.add(bins, effects.view_as(bins))
         self.alike[0, :, 0] = 0.0  # the maximum's own weight is 1 and needs no rounding
 
     def _add_logits(self, case: OpenSoftmax, error: Error, effect: Tensor) -> None:
@@ -129,6 +172,7 @@ class Gain:
         under = _per_head((weight * output).sum(dim=(0, 2)), self.num_kv_heads)
         storing = self._storing(output, weight.abs() * stored_variance.sqrt())
         alike = _with_all(self.alike.transpose(0, 1)).square().sum(dim=2).amax(dim=1)
+        alike = torch.maximum(alike, torch.stack([each.variance() for each in self.folded]).amax(0))
         independent = _with_all(self.independent)
         deviation = (alike + independent + _with_all(self.sums).square() + storing).sqrt()
         scale = torch.where(under > 0, 1 / under, 0.0)

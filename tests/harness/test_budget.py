@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kvassay.harness.attention.build import build
 from kvassay.harness.attention.calibration import (
     CORRECT,
     FAULTS,
@@ -19,6 +20,7 @@ from kvassay.harness.attention.calibration import (
     batch_of,
     hostile_rows,
 )
+from kvassay.harness.attention.case import Case, Contents, Scaling
 from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.emulated import Fault, Strategy, emulate
 from kvassay.harness.attention.gain import gain_of, stored
@@ -633,6 +635,31 @@ def test_equal_logits_are_rounded_alike() -> None:
     naive = error[0].square().mean(dim=-1) / head.rows(independent)[0].mean(dim=-1)
     assert float(naive.max().sqrt()) > 1.2
     assert expected.freedom.max() < head.value.shape[2]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_scales_per_token_make_equal_probabilities_round_unequally(seed: int) -> None:
+    """Half of the keys have the row's largest logit, and values of both signs."""
+    token = Scaling.TOKEN
+    case = Case(
+        ((56, 40),),
+        cache_dtype="float8_e5m2",
+        block_size=8,
+        causal=False,
+        k_scale=token,
+        v_scale=token,
+        contents=Contents.HALVES,
+        mark=7,
+        seed=seed,
+    )
+    built = build(case).batch
+    expected = expect(built)
+    assert isinstance(built.v_scale, Tensor)
+    for how in CORRECT.values():
+        judgement = judge(emulate(built, how), expected, lse=True)
+        assert judgement.gain < 0.5 * judgement.limits.gain
+    off = emulate(replace(built, v_scale=built.v_scale * 1.1), PLAIN)
+    assert judge(off, expected, lse=True).problem is not None
 
 
 @pytest.mark.parametrize("seed", range(6))

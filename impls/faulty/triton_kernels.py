@@ -142,8 +142,8 @@ fault(
     "context = seq_len - num_rows // GROUP",
     "context = tl.maximum(seq_len - num_rows, 0)",
 )
-fault("causal-always", "K1 K5", "", '"CAUSAL": batch.causal,', '"CAUSAL": True,', module=LAUNCH)
-fault("causal-never", "K5", "", '"CAUSAL": batch.causal,', '"CAUSAL": False,', module=LAUNCH)
+fault("causal-always", "K1 K5", "", "CAUSAL=batch.causal,", "CAUSAL=True,", module=LAUNCH)
+fault("causal-never", "K5", "", "CAUSAL=batch.causal,", "CAUSAL=False,", module=LAUNCH)
 # --------------------------------------------------------------------------------------- windows
 fault(
     "window-one-wide",
@@ -177,8 +177,8 @@ fault(
     "window-of-zero-is-none",
     "K1 K6",
     "",
-    '"WINDOW": batch.window_left is not None,',
-    '"WINDOW": bool(batch.window_left),',
+    "WINDOW=batch.window_left is not None,",
+    "WINDOW=bool(batch.window_left),",
     module=LAUNCH,
 )
 # ------------------------------------------------------------------------ tiles, parts of the loop
@@ -346,8 +346,8 @@ fault(
     "softcap-missing",
     "K9",
     "",
-    '"SOFTCAP": batch.softcap is not None,',
-    '"SOFTCAP": False,',
+    "SOFTCAP=batch.softcap is not None,",
+    "SOFTCAP=False,",
     module=LAUNCH,
 )
 fault("softcap-not-undone", "K9", "", "softcap * LOG2_E,\n", "1.0 * LOG2_E,\n")

@@ -39,8 +39,11 @@ def merged(records: Iterable[Record]) -> Verdicts:
         newest[(subject.name, subject.kind, record.suite, *shape)] = record
     judged: dict[tuple[str, str, str], set[Status]] = defaultdict(set)
     for record in newest.values():
+        told: dict[str, list[Status]] = defaultdict(list)
         for entry in record.verdicts:
-            judged[record.subject.name, record.subject.kind, entry.invariant].add(entry.status)
+            told[entry.invariant].append(entry.status)
+        for invariant, statuses in told.items():
+            judged[record.subject.name, record.subject.kind, invariant].add(worst(statuses))
     return by_column(
         (*subject_and_invariant, status)
         for subject_and_invariant, statuses in judged.items()

@@ -22,7 +22,8 @@ from kvassay.harness.attention.case import BadCase, Trial, load, to_json
 from kvassay.harness.attention.check import Check
 from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.law import KERNEL_LAW
-from kvassay.harness.attention.reach import Reach, missing, unreached_paths
+from kvassay.harness.attention.offered import offered
+from kvassay.harness.attention.reach import Reach, counted, missing, unreached_paths
 from kvassay.harness.attention.wrong import Wrong
 from kvassay.harness.contract import ContractError
 from kvassay.harness.deviations import Deviation, deviations_of
@@ -88,6 +89,10 @@ class KernelAssay:
         finding = outcome.finding
         if finding is not None:
             self._convict(check, finding)
+        refused = _refused(outcome)
+        if refused is not None:
+            self._tell(check.invariants, Status.NOT_CLAIMED, refused)
+            pytest.skip(f"not claimed: {refused}")
         blind = _blind(outcome)
         if blind is not None:
             self._tell(check.invariants, Status.NOT_REACHED, blind)
@@ -113,12 +118,9 @@ class KernelAssay:
         """What the checks met together is what the invariants need, on every execution path."""
         if not self.outcomes:
             self.require("oracle")
-        met: Counter[Reach] = Counter()
-        for outcome in self.outcomes.values():
-            met += outcome.met
         lacking = {}
-        for invariant in self._passed():
-            never = missing(invariant, met, self.registration.declaration)
+        for invariant in self._spoken_of():
+            never = self._missing(invariant)
             if never:
                 lacking[invariant] = "never met: " + "; ".join(never)
                 self._tell((invariant,), Status.NOT_REACHED, lacking[invariant])
@@ -129,10 +131,21 @@ class KernelAssay:
             told = "; ".join(f"{name}: {text}" for name, text in lacking.items())
             pytest.skip(f"not reached: {told}")
 
-    def _passed(self) -> list[str]:
-        """The invariants that some check vouched for here."""
-        sound = [o for o in self.outcomes.values() if o.finding is None and _blind(o) is None]
-        return sorted({name for outcome in sound for name in outcome.check.invariants})
+    def _spoken_of(self) -> list[str]:
+        """The invariants that some check vouched for here, or had all its cases refused."""
+        open_ones = [o for o in self.outcomes.values() if o.finding is None]
+        open_ones = [o for o in open_ones if _refused(o) is not None or _blind(o) is None]
+        return sorted({name for outcome in open_ones for name in outcome.check.invariants})
+
+    def _missing(self, invariant: str) -> list[str]:
+        """What its own checks did not meet, although the kernel offers it."""
+        met: Counter[Reach] = Counter()
+        for outcome in self.outcomes.values():
+            if invariant in outcome.check.invariants:
+                met += counted(outcome.met, telling=outcome.check.telling)
+        return missing(
+            invariant, met, self.registration.declaration, lambda reach: offered(reach, self.kernel)
+        )
 
     def require_no_stale_deviation(self) -> None:
         """Under ``--strict-deviations``, every documented deviation was seen."""
@@ -219,10 +232,17 @@ class KernelAssay:
         return news
 
 
+def _refused(outcome: Outcome) -> str | None:
+    """What the kernel said if it refused all cases of a check."""
+    if outcome.judged or not outcome.refused:
+        return None
+    return f"all {outcome.refused} cases were refused, the last with: {outcome.refusal}"
+
+
 def _blind(outcome: Outcome) -> str | None:
     """Why the check has proved nothing, if it has not."""
     if outcome.judged == 0:
-        return f"all {outcome.refused} cases were refused, the last with: {outcome.refusal}"
+        return _refused(outcome) or "there was no case for it"
     if not outcome.control_seen:
         return f"its control was not convicted on the {outcome.judged} cases that were accepted"
     return None

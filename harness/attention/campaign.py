@@ -78,6 +78,7 @@ class Outcome:
     control_seen: bool = False
     """Whether the check convicted its control on the cases judged."""
     met: Counter[Reach] = field(default_factory=Counter)
+    """What the cases that were computed exercise; refused ones count nothing."""
     seconds: float = 0.0
 
 
@@ -110,7 +111,8 @@ def _judge_all(
             outcome.refusal = str(refusal)
             continue
         judged.append(case)
-        outcome.met.update(reached(case))
+        if not check.only_if_refused:
+            outcome.met.update(reached(case))
         if verdict is not None:
             trial = Trial(check.name, case)
             outcome.finding = Finding(trial, verdict, number + 1, known=number < len(stored))

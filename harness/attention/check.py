@@ -38,8 +38,10 @@ class Check:
     needs: frozenset[Capability] = field(default_factory=frozenset)
     claim: Callable[[Declaration], str | None] = lambda declaration: None
     """Why it does not apply, beyond the capabilities that it needs."""
+    telling: bool = False
+    """Whether each of its cases shows it if a modifier or a scale in it is forgotten."""
     only_if_refused: bool = False
-    """Whether a refusal is what it looks for, so that it is no reason to skip a case."""
+    """Whether a refusal is what it looks for: its cases are judged, but nothing is computed."""
 
     def unclaimed(self, declaration: Declaration) -> str | None:
         """Why an implementation does not claim what this looks at; None if it does."""

@@ -25,7 +25,7 @@ from kvassay.harness.attention.offers import Offers
 from kvassay.harness.attention.oracle_kernel import OracleKernel, twisted
 from kvassay.harness.attention.twist import SCALE, SCORE, Law
 from kvassay.harness.attention.twists import TWISTS
-from kvassay.harness.attention.wrong import Anomaly, Refused, Wrong
+from kvassay.harness.attention.wrong import Anomaly, Wrong
 from kvassay.harness.budget import expect
 from kvassay.harness.contract import AttentionBatch, AttentionResult, Capability
 from kvassay.reference.attention import Attended, attend
@@ -178,7 +178,7 @@ def judge_scales(kernel: Kernel, case: Case) -> Wrong | None:
 
 HEAD_DIMS = (80, 96, 40, 72, 112, 8, 13, 24, 1, 100, 160, 192, 256, 320, 512)
 TWO_DIMS = ((192, 128), (64, 128), (128, 64), (576, 512), (72, 40))
-BLOCK_SIZES = (1, 5, 8, 3, 2, 7, 12, 24, 48, 100, 128, 256, 544)
+BLOCK_SIZES = (1, 5, 8, 3, 2, 7, 12, 24, 48, 96, 100, 128, 256, 544)
 HEADS = ((1, 1), (3, 3), (5, 1), (7, 1), (9, 3), (12, 4), (14, 2), (40, 8), (71, 1))
 LENGTHS = (1, 2, 3, 17, 33, 63, 64, 65, 127, 129, 255, 257)
 SIZE: Law = ("K11", Anomaly.OUTPUT)
@@ -214,11 +214,8 @@ def _seqs(offers: Offers) -> Seqs:
 
 
 def judge_sizes(kernel: Kernel, case: Case) -> Wrong | None:
-    """Right, or refused with an error; what is right at the usual sizes is not, whatever it is."""
-    try:
-        wrong = judge(kernel, case)
-    except Refused:
-        return None
+    """Right, unless it is refused; what is right at the usual sizes is not, whatever it is."""
+    wrong = judge(kernel, case)
     if wrong is None or not _is_right(kernel, _usual(kernel, case), case):
         return wrong
     return _named(wrong, SIZE)
@@ -246,6 +243,7 @@ SCORES = register(
         name="score-pipeline",
         title="scale, soft cap, ALiBi, window and sinks act as the oracle says, alone and in pairs",
         invariants=("K9",),
+        telling=True,
         cases=score_cases,
         judge=judge_scores,
         control=lambda declaration: OracleKernel(declaration, _unmodified),
@@ -256,6 +254,7 @@ SCALES = register(
         name="scales",
         title="quantisation scales are applied once, to keys and to values, at decode and prefill",
         invariants=("K10",),
+        telling=True,
         cases=scale_cases,
         judge=judge_scales,
         control=twisted("no-v-scale"),
@@ -270,6 +269,5 @@ SIZES = register(
         cases=size_cases,
         judge=judge_sizes,
         control=twisted("last-key"),
-        only_if_refused=True,
     )
 )

@@ -8,7 +8,7 @@ paths inside a kernel are its own knowledge: it may count them (`unreached_paths
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 
 from kvassay.harness.attention.build import gone
@@ -116,6 +116,10 @@ _CAPABILITIES: Mapping[str, Capability] = {
     "BUFFERS": Capability.OUTPUT,
 }
 """By how a name begins: what a kernel must offer to meet it."""
+MODIFIED = frozenset(
+    Reach[f"{name}_{phase}"] for name in _PHASED for phase in ("DECODE", "PREFILL")
+)
+"""Modifiers and scales: met only where forgetting one would be seen."""
 
 
 def reached(case: Case) -> set[Reach]:
@@ -285,32 +289,37 @@ NEEDED: dict[str, Groups] = {
     "K13": ((Reach.BUFFERS,),),
     "K14": ((Reach.BATCH,),),
 }
-"""What a verdict on an invariant rests on. For K11 a refusal is an answer too."""
+"""What a verdict on an invariant rests on."""
 
 
-def missing(invariant: str, met: Counter[Reach], declaration: Declaration) -> list[str]:
+def counted(met: Counter[Reach], *, telling: bool) -> Counter[Reach]:
+    """What a check may count of what it met; modifiers only if it would see them forgotten."""
+    return met if telling else Counter({r: n for r, n in met.items() if r not in MODIFIED})
+
+
+def missing(
+    invariant: str,
+    met: Counter[Reach],
+    declaration: Declaration,
+    offered: Callable[[Reach], bool],
+) -> list[str]:
     """What would have to be met for a verdict on an invariant, and was not.
 
-    Not asked for: features that are not claimed, and those at decode (at prefill) where no decode
-    row (no prefill row) was accepted at all.
+    Not asked for: features that are not claimed, and what a kernel refuses: `offered` says whether
+    it computes anything in which a state is met.
     """
     lacking = []
     for group in NEEDED.get(invariant, ()):
-        open_to_it = [each for each in group if _asked(each, met, declaration)]
-        if open_to_it and not any(met[each] for each in open_to_it):
-            lacking.append(" or ".join(each.value for each in open_to_it))
+        if not any(met[each] for each in group):
+            open_to_it = [each for each in group if _claimed(each, declaration) and offered(each)]
+            if open_to_it:
+                lacking.append(" or ".join(each.value for each in open_to_it))
     return lacking
 
 
-def _asked(reach: Reach, met: Counter[Reach], declaration: Declaration) -> bool:
+def _claimed(reach: Reach, declaration: Declaration) -> bool:
     claim = next((c for name, c in _CAPABILITIES.items() if reach.name.startswith(name)), None)
-    if claim is not None and not declaration.has(claim):
-        return False
-    if reach.name.endswith("_DECODE"):
-        return met[Reach.DECODE] > 0
-    if reach.name.endswith("_PREFILL"):
-        return any(met[each] for each in _PREFILLS)
-    return True
+    return claim is None or declaration.has(claim)
 
 
 def unreached_paths(kernel: Kernel) -> list[str]:

@@ -167,6 +167,16 @@ def test_each_shape_counts_and_what_one_of_them_reached_is_reached() -> None:
     ]
 
 
+def test_what_one_record_says_of_an_invariant_is_its_worst_entry() -> None:
+    """Several checks vouch for one invariant; the last word may be that a state was not met."""
+    looked = record("mine", Status.PASS)
+    (entry,) = looked.verdicts
+    unmet = entry.model_copy(update={"status": Status.NOT_REACHED})
+    told = looked.model_copy(update={"verdicts": [entry, unmet]})
+    assert merged([looked])["mine"]["A1"] == [Status.PASS]
+    assert merged([told])["mine"]["A1"] == [Status.NOT_REACHED]
+
+
 def test_totals_add_up_all_records_by_mode_and_block_size(tmp_path: Path) -> None:
     def ran(operations: int, **options: str) -> Record:
         counters = {"examples": 10, "operations": operations}

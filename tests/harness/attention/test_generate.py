@@ -331,24 +331,31 @@ def test_a_window_that_cuts_nothing_has_no_edge() -> None:
     assert Reach.WINDOW_IN_BLOCK not in reached(Case(((24, 1),), window_left=7))
 
 
+def anything(reach: Reach) -> bool:
+    return True
+
+
 def test_what_is_missing_is_told_unless_nobody_claims_it() -> None:
     met: Counter[Reach] = Counter()
     for case in islice(cases(kernel(), Random(0)), 60):
         met.update(reached(case))
     for invariant in NEEDED:
-        assert missing(invariant, met, ALL) == ([] if invariant != "K12" else [Reach.HUGE.value])
+        assert missing(invariant, met, ALL, anything) == (
+            [] if invariant != "K12" else [Reach.HUGE.value]
+        )
     met[Reach.SINKS_DECODE] = 0
-    assert missing("K9", met, ALL) == [Reach.SINKS_DECODE.value]
-    assert missing("K9", met, FEW) == []
+    assert missing("K9", met, ALL, anything) == [Reach.SINKS_DECODE.value]
+    assert missing("K9", met, FEW, anything) == []
 
 
-def test_features_are_asked_for_at_the_phases_that_are_accepted() -> None:
-    met = Counter({Reach.DECODE: 5, Reach.WINDOW_DECODE: 1, Reach.WINDOW_IN_BLOCK: 1})
-    assert missing("K6", met, ALL) == [Reach.WINDOW_WIDE.value]
-    met[Reach.CHUNK] = 1
-    assert Reach.WINDOW_PREFILL.value in missing("K6", met, ALL)
-    met[Reach.DECODE] = met[Reach.WINDOW_DECODE] = 0
-    assert Reach.WINDOW_DECODE.value not in missing("K6", met, ALL)
+def test_what_is_refused_is_not_missing() -> None:
+    met = Counter({Reach.WINDOW_DECODE: 1, Reach.WINDOW_IN_BLOCK: 1})
+    assert missing("K6", met, ALL, lambda reach: not reach.name.endswith("PREFILL")) == [
+        Reach.WINDOW_WIDE.value
+    ]
+    assert Reach.WINDOW_PREFILL.value in missing("K6", met, ALL, anything)
+    assert missing("K6", met, ALL, lambda reach: False) == []
+    assert missing("K5", met, ALL, lambda reach: reach is Reach.CHUNK) == [Reach.CHUNK.value]
 
 
 def test_paths_never_taken_are_told() -> None:

@@ -148,7 +148,10 @@ SCALINGS = (
 
 
 def scale_cases(kernel: Kernel, rng: Random) -> Iterator[Case]:
-    """Every accepted cache type and kind of scale, at decode and at prefill; K and V differ."""
+    """Every accepted cache type and kind of scale, at decode and at prefill; K and V differ.
+
+    With a soft cap too, which bends the logit of the scaled key.
+    """
     offers = Offers(kernel)
     types = sorted(offers.values["types"], key=_unquantised)
     pairs = list(product(range(len(types)), range(len(SCALINGS))))
@@ -156,8 +159,9 @@ def scale_cases(kernel: Kernel, rng: Random) -> Iterator[Case]:
         k_scale, v_scale = SCALINGS[of_scaling]
         fields = {**dict(types[of_type].fields), "k_scale": k_scale, "v_scale": v_scale}
         if kernel.accepts(replace(offers.plain(), **fields)):
-            for seqs in phases(offers):
-                case = offers.plain(seqs=seqs, **fields)
+            caps = ({}, {"softcap": 1.5}) if kernel.has(Capability.SOFTCAP) else ({},)
+            for cap, seqs in product(caps, phases(offers)):
+                case = offers.plain(seqs=seqs, **fields, **cap)
                 yield from _telling(kernel, case, ["no-k-scale", "no-v-scale"])
 
 

@@ -103,80 +103,89 @@ def fault(
 fault(
     "causal-one-late",
     "K1 K5",
-    "",
+    "oracle",
     "(keys[None, :] <= positions[:, None])",
     "(keys[None, :] <= positions[:, None] + 1)",
 )
 fault(
     "causal-one-early",
     "K1 K3 K5",
-    "",
+    "oracle",
     "(keys[None, :] <= positions[:, None])",
     "(keys[None, :] < positions[:, None])",
 )
 fault(
     "causal-range-one-short",
     "K1 K3 K5",
-    "",
+    "oracle",
     "some_high = tl.minimum(some_high, last_position + 1)",
     "some_high = tl.minimum(some_high, last_position)",
 )
 fault(
     "causal-unmasked-too-far",
     "K1 K5",
-    "",
+    "causal-tomography",
     "all_high = tl.minimum(all_high, first_position + 1)",
     "all_high = tl.minimum(all_high, last_position + 1)",
 )
 fault(
     "causal-top-left",
     "K1 K3 K5 K6",
-    "",
+    "oracle",
     "context = seq_len - num_rows // GROUP",
     "context = 0",
 )
 fault(
     "context-counts-heads",
     "K1 K3 K5 K6",
-    "",
+    "oracle",
     "context = seq_len - num_rows // GROUP",
     "context = tl.maximum(seq_len - num_rows, 0)",
 )
-fault("causal-always", "K1 K5", "", "CAUSAL=batch.causal,", "CAUSAL=True,", module=LAUNCH)
-fault("causal-never", "K5", "", "CAUSAL=batch.causal,", "CAUSAL=False,", module=LAUNCH)
+fault(
+    "causal-always", "K1 K5", "permuted-keys", "CAUSAL=batch.causal,", "CAUSAL=True,", module=LAUNCH
+)
+fault(
+    "causal-never",
+    "K5",
+    "causal-tomography",
+    "CAUSAL=batch.causal,",
+    "CAUSAL=False,",
+    module=LAUNCH,
+)
 # --------------------------------------------------------------------------------------- windows
 fault(
     "window-one-wide",
     "K1 K6",
-    "",
+    "oracle",
     ">= positions[:, None] - window_left)",
     ">= positions[:, None] - window_left - 1)",
 )
 fault(
     "window-one-narrow",
     "K1 K3 K6",
-    "",
+    "oracle",
     ">= positions[:, None] - window_left)",
     "> positions[:, None] - window_left)",
 )
 fault(
     "window-range-one-short",
     "K1 K3 K6",
-    "",
+    "window-tomography",
     "some_low = tl.maximum(some_low, first_position - window_left)",
     "some_low = tl.maximum(some_low, first_position - window_left + 1)",
 )
 fault(
     "window-unmasked-too-early",
     "K1 K6",
-    "",
+    "window-tomography",
     "all_low = tl.maximum(all_low, last_position - window_left)",
     "all_low = tl.maximum(all_low, first_position - window_left)",
 )
 fault(
     "window-of-zero-is-none",
     "K1 K6",
-    "",
+    "window-tomography",
     "WINDOW=batch.window_left is not None,",
     "WINDOW=bool(batch.window_left),",
     module=LAUNCH,
@@ -185,35 +194,35 @@ fault(
 fault(
     "unmasked-part-starts-early",
     "K1 K2 K6",
-    "",
+    "oracle",
     "tl.cdiv(tl.maximum(all_low, low), BLOCK_N) * BLOCK_N, end)",
     "tl.maximum(all_low, low) // BLOCK_N * BLOCK_N, end)",
 )
 fault(
     "unmasked-part-ends-late",
     "K1 K2 K3 K5",
-    "",
+    "oracle",
     "full_end = tl.maximum(tl.minimum(all_high, high) // BLOCK_N * BLOCK_N, full_begin)",
     "full_end = tl.maximum(tl.cdiv(tl.minimum(all_high, high), BLOCK_N) * BLOCK_N, full_begin)",
 )
 fault(
     "last-part-skipped",
     "K1 K3 K4 K5",
-    "",
+    "oracle",
     "stop = full_begin if part == 0 else (full_end if part == 1 else end)",
     "stop = full_begin if part == 0 else full_end",
 )
 fault(
     "sequence-of-next-tile",
     "K1 K3 K5 K8 K12 K13 K14",
-    "",
+    "oracle",
     "(ends <= tile).to(tl.int32)",
     "(ends < tile).to(tl.int32)",
 )
 fault(
     "last-tile-forgotten",
     "K1 K3 K5 K12 K13",
-    "",
+    "oracle",
     "tiles = (rows + block_m - 1) // block_m",
     "tiles = torch.clamp(rows // block_m, min=1)",
     module=PLAN,
@@ -222,42 +231,42 @@ fault(
 fault(
     "block-ids-one-tile-old",
     "K1 K8",
-    "",
+    "length-tomography",
     "_load_block_ids(table, keys + BLOCK_N, low, high, BLOCK_SIZE)",
     "_load_block_ids(table, keys, low, high, BLOCK_SIZE)",
 )
 fault(
     "slot-off-by-one",
     "K1 K2 K8",
-    "",
+    "oracle",
     "slot = keys % BLOCK_SIZE",
     "slot = (keys + 1) % BLOCK_SIZE",
 )
 fault(
     "key-offset-in-32-bit",
     "K8",
-    "",
+    "addressing",
     "k_row = key_cache + block * k_block",
     "k_row = key_cache + (block * k_block).to(tl.int32)",
 )
 fault(
     "value-offset-in-32-bit",
     "K8",
-    "",
+    "addressing",
     "v_row = value_cache + block * v_block",
     "v_row = value_cache + (block * v_block).to(tl.int32)",
 )
 fault(
     "block-ids-in-16-bit",
     "K8",
-    "",
+    "addressing",
     "block = block_ids.to(tl.int64)",
     "block = block_ids.to(tl.int16).to(tl.int64)",
 )
 fault(
     "table-of-first-sequence",
     "K1 K8 K14",
-    "",
+    "oracle",
     "table = block_table + sequence.to(tl.int64) * table_row",
     "table = block_table + sequence.to(tl.int64) * 0",
 )
@@ -272,21 +281,21 @@ fault(
 fault(
     "tail-of-keys-and-values",
     "K1 K2 K3",
-    "",
+    "oracle",
     "        inside = (keys >= low) & (keys < high)\n",
     "        inside = keys >= low\n",
 )
 fault(
     "tail-of-values",
     "K2",
-    "",
+    "wild-tail",
     "v_mask = (dims_v < HEAD_DIM_V)[None, :] & inside[:, None]",
     "v_mask = (dims_v < HEAD_DIM_V)[None, :] & (keys >= low)[:, None]",
 )
 fault(
     "tail-of-token-scales",
     "K2",
-    "",
+    "wild-tail",
     "weights *= tl.load(vs_row, mask=inside, other=0.0)[None, :]",
     "weights *= tl.load(vs_row)[None, :]",
 )
@@ -294,28 +303,28 @@ fault(
 fault(
     "heads-interleaved",
     "K1 K7",
-    "",
+    "oracle",
     "head = kv_head * GROUP + row % GROUP",
     "head = row % GROUP * tl.num_programs(0) + kv_head",
 )
 fault(
     "keys-of-first-head",
     "K1 K7",
-    "",
+    "oracle",
     "slot * k_slot + kv_head * k_head",
     "slot * k_slot + kv_head * 0",
 )
 fault(
     "values-of-first-head",
     "K1 K7",
-    "",
+    "oracle",
     "slot * v_slot + kv_head * v_head",
     "slot * v_slot + kv_head * 0",
 )
 fault(
     "rest-of-head-dropped",
     "K1 K11",
-    "",
+    "sizes",
     "scores += tl.dot(query_rest,",
     "scores += 0.0 * tl.dot(query_rest,",
 )
@@ -323,14 +332,14 @@ fault(
 fault(
     "scale-missing",
     "K9 K12",
-    "",
+    "score-pipeline",
     "            scale * key_factor * LOG2_E,\n",
     "            key_factor * LOG2_E,\n",
 )
 fault(
     "scale-of-value-size",
     "K9 K11",
-    "",
+    "sizes",
     "head_dim**-0.5 if batch.scale",
     "head_dim_v**-0.5 if batch.scale",
     module=LAUNCH,
@@ -338,48 +347,48 @@ fault(
 fault(
     "logits-in-base-e",
     "K1 K9",
-    "",
+    "oracle",
     "            scale * key_factor * LOG2_E,\n",
     "            scale * key_factor,\n",
 )
 fault(
     "softcap-missing",
     "K9",
-    "",
+    "score-pipeline",
     "SOFTCAP=batch.softcap is not None,",
     "SOFTCAP=False,",
     module=LAUNCH,
 )
-fault("softcap-not-undone", "K9", "", "softcap * LOG2_E,\n", "1.0 * LOG2_E,\n")
+fault("softcap-not-undone", "K9", "score-pipeline", "softcap * LOG2_E,\n", "1.0 * LOG2_E,\n")
 fault(
     "softcap-without-key-scale",
     "K9 K10",
-    "",
+    "scales",
     "2.0 * LOG2_E * scale * key_factor / softcap",
     "2.0 * LOG2_E * scale / softcap",
 )
 fault(
     "alibi-in-base-e",
     "K9",
-    "",
+    "score-pipeline",
     "(slopes[:, None] * LOG2_E) * ahead",
     "slopes[:, None] * ahead",
 )
 fault(
     "alibi-from-the-first-key",
     "K1 K9",
-    "",
+    "oracle",
     "ahead = (keys[None, :] - positions[:, None])",
     "ahead = (keys[None, :] - 0 * positions[:, None])",
 )
 fault(
     "alibi-of-kv-head",
     "K7 K9",
-    "",
+    "oracle",
     "tl.load(slopes + head)",
     "tl.load(slopes + kv_head + 0 * head)",
 )
-fault("sink-missing", "K9", "", "    if SINKS and not SPLIT:\n", "    if False:\n")
+fault("sink-missing", "K9", "score-pipeline", "    if SINKS and not SPLIT:\n", "    if False:\n")
 fault(
     "sink-missing-in-merge",
     "K4 K9",
@@ -391,7 +400,7 @@ fault("sink-in-every-split", "K1 K4 K9", "", "    if SINKS and not SPLIT:\n", " 
 fault(
     "sink-of-kv-head",
     "K7 K9",
-    "",
+    "oracle",
     "tl.load(sinks + head).to(tl.float32) * LOG2_E",
     "tl.load(sinks + kv_head + 0 * head).to(tl.float32) * LOG2_E",
 )
@@ -399,35 +408,35 @@ fault(
 fault(
     "k-scale-of-first-head",
     "K10",
-    "",
+    "scales",
     "tl.load(k_scale + kv_head * K_HEAD_SCALE)",
     "tl.load(k_scale)",
 )
 fault(
     "v-scale-missing",
     "K10",
-    "",
+    "scales",
     "value_factor = tl.load(v_scale + kv_head * V_HEAD_SCALE)",
     "value_factor = 1.0",
 )
 fault(
     "k-scale-of-first-slot",
     "K10",
-    "",
+    "scales",
     "block * ks_block + slot * ks_slot",
     "block * ks_block + slot * 0",
 )
 fault(
-    "v-scale-by-key-strides",
+    "v-scale-of-first-slot",
     "K10",
     "",
-    "block * vs_block + slot * vs_slot + kv_head * vs_head",
-    "block * ks_block + slot * ks_slot + kv_head * ks_head",
+    "block * vs_block + slot * vs_slot",
+    "block * vs_block + slot * 0",
 )
 fault(
     "scales-swapped",
     "K10",
-    "",
+    "scales",
     "        v_scale.tensor,\n",
     "        k_scale.tensor,\n",
     module=LAUNCH,

@@ -337,14 +337,7 @@ def paged_attention_kernel(
         split_low = split * split_size
         split_high = split_low + split_size
     low, high, all_low, all_high = _visible_range(
-        first_position,
-        last_position,
-        seq_len,
-        window_left,
-        split_low,
-        split_high,
-        CAUSAL,
-        WINDOW,
+        first_position, last_position, seq_len, window_left, split_low, split_high, CAUSAL, WINDOW
     )
     low = tl.maximum(low, 0)
     begin = low // BLOCK_N * BLOCK_N

@@ -169,8 +169,9 @@ def plan(
     longest = int(batch.seq_lens.max()) if rows.numel() else 0
     block_m = min(max(SMALLEST_DOT, padded(most_rows)), tuning.largest_block_m)
     tile = _tile(batch, tuning, tuning.invariant_block_m if batch_invariant else block_m)
-    tiles = (rows + tile.block_m - 1) // tile.block_m
-    one_tile = most_rows <= tile.block_m
+    block_m = tile.block_m
+    tiles = (rows + block_m - 1) // block_m
+    one_tile = most_rows <= block_m
     num_tiles = rows.numel() if one_tile else int(tiles.sum())
     split_size = tuning.split_keys
     if not batch_invariant:

@@ -18,8 +18,9 @@ HEADER = re.compile(r"; =>\s*This (?:Inner )?Loop Header")
 MEMBER = re.compile(r"; +in Loop: Header=(BB\w+)")
 OPERATION = re.compile(r"^\s+([vsdgb][a-z]*_\w+)")
 LOAD = re.compile(r"^(?:global|buffer|flat)_load_(\w+)")
-WIDTHS = (("dwordx4", 16), ("dwordx3", 12), ("dwordx2", 8), ("dword", 4), ("ushort", 2))
-WIDTHS += (("sshort", 2), ("short", 2), ("ubyte", 1), ("sbyte", 1))
+WIDTHS = {"dwordx4": 16, "dwordx3": 12, "dwordx2": 8, "dword": 4, "ushort": 2, "sshort": 2}
+WIDTHS |= {"short": 2, "ubyte": 1, "sbyte": 1}
+"""By the beginning of a load's name, longer ones first."""
 
 
 def read(binary: Binary) -> dict[str, object]:
@@ -88,7 +89,7 @@ def _loop(body: list[str]) -> Loop:
 
 
 def _width(kind: str) -> int:
-    for prefix, size in WIDTHS:
+    for prefix, size in WIDTHS.items():
         if kind.startswith(prefix):
             return size
     raise NotRead(f"a load of unknown width: {kind}")

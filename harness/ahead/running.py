@@ -100,8 +100,10 @@ def _last_line(error: Exception) -> str:
     return traceback.format_exception_only(error)[-1].strip()
 
 
-HEADINGS = ("configuration", "threads", "registers", "spilled", "shared", "products", "copies")
-HEADINGS += ("in flight", "instructions", "seconds")
+HEADINGS = (
+    *("configuration", "threads", "registers", "spilled", "shared", "products", "copies"),
+    *("in flight", "instructions", "seconds"),
+)
 
 
 def table(reports: Iterable[Report]) -> str:

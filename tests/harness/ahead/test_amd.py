@@ -13,7 +13,7 @@ CODE = """
 	s_load_dwordx2 s[0:1], s[4:5], 0x0
 .LBB0_1:                                ;   in Loop: Header=BB0_3 Depth=1
 	global_load_dwordx4 v[0:3], v[4:5], off
-	buffer_load_dword v6, v7, s[0:3], 0 offen
+	buffer_load_dword v6, v7, s[0:3], 0
 	v_mfma_f32_16x16x16_bf16 v[0:3], v[4:5], v[6:7], 0
 	s_branch .LBB0_3
 .LBB0_2:

@@ -71,6 +71,8 @@ def _check_offer(batch: AttentionBatch) -> None:
         tensor = getattr(batch, name)
         if tensor.dtype not in offered:
             raise NotImplementedError(f"{name}: {tensor.dtype} is not offered")
+        if tensor.is_cuda and not _has(tensor.dtype, torch.cuda.get_device_capability()):
+            raise NotImplementedError(f"{name}: this GPU does not have {tensor.dtype}")
         if tensor.shape[-1] > LARGEST_HEAD:
             raise NotImplementedError(
                 f"{name}: head sizes up to {LARGEST_HEAD} are offered, got {tensor.shape[-1]}"
@@ -87,6 +89,11 @@ def _check_offer(batch: AttentionBatch) -> None:
     for name in ("block_table", "seq_lens", "query_start"):
         if not getattr(batch, name).is_contiguous():
             raise NotImplementedError(f"{name}: a contiguous tensor is offered")
+
+
+def _has(dtype: torch.dtype, capability: tuple[int, int]) -> bool:
+    """Whether Triton compiles a type for GPUs of a capability: one came with sm_89."""
+    return dtype != torch.float8_e4m3fn or capability >= (8, 9)
 
 
 def _buffers(batch: AttentionBatch) -> tuple[Tensor, Tensor]:

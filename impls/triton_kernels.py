@@ -331,11 +331,8 @@ def paged_attention_kernel(
     last_position = context + (tl.minimum((tile + 1) * BLOCK_M, num_rows) - 1) // GROUP
 
     # ------------------------------------------------------------------ the keys that they see
-    split_low = 0
-    split_high = seq_len
-    if SPLIT:
-        split_low = split * split_size
-        split_high = split_low + split_size
+    split_low = split * split_size if SPLIT else 0
+    split_high = split_low + split_size if SPLIT else seq_len
     low, high, all_low, all_high = _visible_range(
         first_position, last_position, seq_len, window_left, split_low, split_high, CAUSAL, WINDOW
     )
@@ -355,15 +352,11 @@ def paged_attention_kernel(
         rest = DIM + tl.arange(0, DIM_REST)
         rest_mask = real[:, None] & (rest < HEAD_DIM)[None, :]
         q_rest = tl.load(query + row_offset[:, None] + rest[None, :], mask=rest_mask, other=0.0)
-    key_factor = 1.0
-    if not K_TOKEN_SCALE:
-        key_factor = tl.load(k_scale + kv_head * K_HEAD_SCALE)
+    key_factor = 1.0 if K_TOKEN_SCALE else tl.load(k_scale + kv_head * K_HEAD_SCALE)
     slope = tl.zeros([BLOCK_M], dtype=tl.float32)
     if ALIBI:
         slope = tl.load(slopes + head).to(tl.float32)
-    softcap_factor = 0.0
-    if SOFTCAP:
-        softcap_factor = 2.0 * LOG2_E * scale * key_factor / softcap
+    softcap_factor = 2.0 * LOG2_E * scale * key_factor / softcap if SOFTCAP else 0.0
 
     # ---------------------------------------------------------------------------- online softmax
     largest = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)

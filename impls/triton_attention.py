@@ -16,7 +16,7 @@ from kvassay.harness.contract import AttentionBatch, AttentionResult
 from kvassay.impls import triton_kernels as kernels
 from kvassay.impls.attention_inputs import check_batch
 from kvassay.impls.triton_launch import Launch
-from kvassay.impls.triton_plan import PATHS, Plan, Tuning, head_parts, padded, plan
+from kvassay.impls.triton_plan import PATHS, Plan, Tuning, padded, plan
 
 QUERY_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 CACHE_TYPES = (*QUERY_TYPES, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
@@ -71,6 +71,8 @@ def _check_offer(batch: AttentionBatch) -> None:
         tensor = getattr(batch, name)
         if tensor.dtype not in offered:
             raise NotImplementedError(f"{name}: {tensor.dtype} is not offered")
+        if tensor.is_cuda and not _has(tensor.dtype, torch.cuda.get_device_capability()):
+            raise NotImplementedError(f"{name}: this GPU does not have {tensor.dtype}")
         if tensor.shape[-1] > LARGEST_HEAD:
             raise NotImplementedError(
                 f"{name}: head sizes up to {LARGEST_HEAD} are offered, got {tensor.shape[-1]}"
@@ -87,6 +89,11 @@ def _check_offer(batch: AttentionBatch) -> None:
     for name in ("block_table", "seq_lens", "query_start"):
         if not getattr(batch, name).is_contiguous():
             raise NotImplementedError(f"{name}: a contiguous tensor is offered")
+
+
+def _has(dtype: torch.dtype, capability: tuple[int, int]) -> bool:
+    """Whether Triton compiles a type for GPUs of a capability: one came with sm_89."""
+    return dtype != torch.float8_e4m3fn or capability >= (8, 9)
 
 
 def _buffers(batch: AttentionBatch) -> tuple[Tensor, Tensor]:
@@ -111,13 +118,30 @@ class Scale:
         self.strides = tensor.stride() if tensor.dim() == 3 else (0, 0, int(self.per_head))
 
 
+def _in_pairs(key: Tensor, value: Tensor, cut: Plan) -> bool:
+    """Whether values of 8 bits are to be loaded two at a time, and can be.
+
+    Where tiles are multiplied out of shared memory, values have been widened before they go there,
+    and are copied 16 bytes at a time anyway.
+    """
+    places = (*value.stride()[:3], value.storage_offset(), value.shape[3], value.data_ptr())
+    return (
+        value.element_size() == 1
+        and value.dtype == key.dtype
+        and cut.tile.to_registers
+        and all(place % 2 == 0 for place in places)
+    )
+
+
 def _attention(batch: AttentionBatch, cut: Plan, output: Tensor, lse: Tensor) -> Launch:
     """The attention kernel; output ``[splits, tokens, heads, dim]``, lse ``[splits, ..]``."""
     query, key, value = batch.query, batch.key_cache, batch.value_cache
     head_dim, head_dim_v = query.shape[2], value.shape[3]
-    dim, dim_rest = head_parts(head_dim)
     k_scale, v_scale = Scale(batch.k_scale, key.device), Scale(batch.v_scale, key.device)
     split = cut.num_splits > 1
+    pairs = _in_pairs(key, value, cut)
+    if pairs:
+        value = value.view(torch.int16)
     unused = lse
     grid = (key.shape[2], cut.num_tiles, cut.num_splits)
     arguments = (
@@ -152,12 +176,12 @@ def _attention(batch: AttentionBatch, cut: Plan, output: Tensor, lse: Tensor) ->
         GROUP=query.shape[1] // key.shape[2],
         HEAD_DIM=head_dim,
         HEAD_DIM_V=head_dim_v,
-        DIM=dim,
-        DIM_REST=dim_rest,
-        DIM_V=max(16, padded(head_dim_v)),
+        DIM=cut.tile.dim,
+        DIM_REST=cut.tile.dim_rest,
+        DIM_V=cut.tile.dim_v,
         BLOCK_SIZE=key.shape[1],
-        BLOCK_M=cut.block_m,
-        BLOCK_N=cut.block_n,
+        BLOCK_M=cut.tile.block_m,
+        BLOCK_N=cut.tile.block_n,
         SEQS_PADDED=padded(batch.seq_lens.numel()),
         ONE_TILE=cut.one_tile,
         SPLIT=split,
@@ -170,9 +194,10 @@ def _attention(batch: AttentionBatch, cut: Plan, output: Tensor, lse: Tensor) ->
         V_HEAD_SCALE=v_scale.per_head,
         K_TOKEN_SCALE=k_scale.per_token,
         V_TOKEN_SCALE=v_scale.per_token,
-        STAGES=cut.num_stages,
+        V_PAIRS=pairs,
+        STAGES=cut.tile.num_stages,
     )
-    options = dict(num_warps=cut.num_warps, num_stages=cut.num_stages)
+    options = dict(num_warps=cut.tile.num_warps, num_stages=cut.tile.num_stages)
     return Launch(kernels.paged_attention_kernel, grid, arguments, constants, options)
 
 

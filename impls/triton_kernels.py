@@ -11,6 +11,8 @@ Invariants of the loop over keys:
   sum of ``exp2(logit - largest)`` and the weighted sum of values; -inf, 0 and 0 at first.
 * `block_ids` are those of the tile at `start`. They were loaded one iteration before, so that the
   load of keys and values never waits for the load of the table.
+* With V_PAIRS two neighbouring values of 8 bits are loaded as one number, and `acc` and `acc_odd`
+  sum the even and the odd ones: the compiler copies values 8 at a time, whatever their size.
 * No table entry, key, value or scale outside the visible range of the tile is ever read.
 
 The range of keys that some row of the tile sees is walked in three parts: masked, unmasked (every
@@ -78,8 +80,17 @@ def _mask(scores, positions, keys, inside, window_left, CAUSAL: tl.constexpr, WI
 
 
 @triton.jit
+def _unpack(pairs, CACHED: tl.constexpr, COMPUTED: tl.constexpr):
+    """The even and the odd values of 8 bits each, of pairs loaded as numbers of 16 bits."""
+    even = pairs.to(tl.int8).to(CACHED, bitcast=True)
+    odd = (pairs >> 8).to(tl.int8).to(CACHED, bitcast=True)
+    return even.to(COMPUTED), odd.to(COMPUTED)
+
+
+@triton.jit
 def _attend(
     acc,
+    acc_odd,
     largest,
     total,
     query,
@@ -126,6 +137,7 @@ def _attend(
     ALIBI: tl.constexpr,
     K_TOKEN_SCALE: tl.constexpr,
     V_TOKEN_SCALE: tl.constexpr,
+    V_PAIRS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Keys start..stop-1, a multiple of BLOCK_N apart, of which low..high-1 may be read."""
@@ -177,6 +189,8 @@ def _attend(
         weights = tl.exp2(scores - shift[:, None])
         decay = tl.exp2(largest - shift)
         total = total * decay + tl.sum(weights, 1)
+        if V_PAIRS:
+            acc_odd = acc_odd * decay[:, None]
         acc = acc * decay[:, None]
         largest = now_largest
 
@@ -190,8 +204,13 @@ def _attend(
             vs_row = v_token_scale + block * vs_block + slot * vs_slot + kv_head * vs_head
             weights *= tl.load(vs_row, mask=inside, other=0.0)[None, :]
         weights = weights.to(query.dtype)
-        acc = tl.dot(weights, value.to(query.dtype), acc, input_precision="ieee")
-    return acc, largest, total
+        if V_PAIRS:
+            even, odd = _unpack(value, key_cache.dtype.element_ty, query.dtype)
+            acc = tl.dot(weights, even, acc, input_precision="ieee")
+            acc_odd = tl.dot(weights, odd, acc_odd, input_precision="ieee")
+        else:
+            acc = tl.dot(weights, value.to(query.dtype), acc, input_precision="ieee")
+    return acc, acc_odd, largest, total
 
 
 @triton.jit
@@ -280,6 +299,7 @@ def paged_attention_kernel(
     V_HEAD_SCALE: tl.constexpr,
     K_TOKEN_SCALE: tl.constexpr,
     V_TOKEN_SCALE: tl.constexpr,
+    V_PAIRS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Grid ``(num_kv_heads, tiles, splits)``; the heads of a block are neighbours in memory."""
@@ -311,20 +331,10 @@ def paged_attention_kernel(
     last_position = context + (tl.minimum((tile + 1) * BLOCK_M, num_rows) - 1) // GROUP
 
     # ------------------------------------------------------------------ the keys that they see
-    split_low = 0
-    split_high = seq_len
-    if SPLIT:
-        split_low = split * split_size
-        split_high = split_low + split_size
+    split_low = split * split_size if SPLIT else 0
+    split_high = split_low + split_size if SPLIT else seq_len
     low, high, all_low, all_high = _visible_range(
-        first_position,
-        last_position,
-        seq_len,
-        window_left,
-        split_low,
-        split_high,
-        CAUSAL,
-        WINDOW,
+        first_position, last_position, seq_len, window_left, split_low, split_high, CAUSAL, WINDOW
     )
     low = tl.maximum(low, 0)
     begin = low // BLOCK_N * BLOCK_N
@@ -342,26 +352,25 @@ def paged_attention_kernel(
         rest = DIM + tl.arange(0, DIM_REST)
         rest_mask = real[:, None] & (rest < HEAD_DIM)[None, :]
         q_rest = tl.load(query + row_offset[:, None] + rest[None, :], mask=rest_mask, other=0.0)
-    key_factor = 1.0
-    if not K_TOKEN_SCALE:
-        key_factor = tl.load(k_scale + kv_head * K_HEAD_SCALE)
+    key_factor = 1.0 if K_TOKEN_SCALE else tl.load(k_scale + kv_head * K_HEAD_SCALE)
     slope = tl.zeros([BLOCK_M], dtype=tl.float32)
     if ALIBI:
         slope = tl.load(slopes + head).to(tl.float32)
-    softcap_factor = 0.0
-    if SOFTCAP:
-        softcap_factor = 2.0 * LOG2_E * scale * key_factor / softcap
+    softcap_factor = 2.0 * LOG2_E * scale * key_factor / softcap if SOFTCAP else 0.0
 
     # ---------------------------------------------------------------------------- online softmax
     largest = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
-    acc = tl.zeros([BLOCK_M, DIM_V], dtype=tl.float32)
+    PACKED: tl.constexpr = 2 if V_PAIRS else 1
+    acc = tl.zeros([BLOCK_M, DIM_V // PACKED], dtype=tl.float32)
+    acc_odd = acc
     table = block_table + sequence.to(tl.int64) * table_row
     for part in tl.static_range(3):
         start = begin if part == 0 else (full_begin if part == 1 else full_end)
         stop = full_begin if part == 0 else (full_end if part == 1 else end)
-        acc, largest, total = _attend(
+        acc, acc_odd, largest, total = _attend(
             acc,
+            acc_odd,
             largest,
             total,
             q,
@@ -395,10 +404,10 @@ def paged_attention_kernel(
             softcap_factor,
             window_left,
             HEAD_DIM,
-            HEAD_DIM_V,
+            HEAD_DIM_V // PACKED,
             DIM,
             DIM_REST,
-            DIM_V,
+            DIM_V // PACKED,
             BLOCK_SIZE,
             BLOCK_N,
             part != 1,
@@ -408,8 +417,11 @@ def paged_attention_kernel(
             ALIBI,
             K_TOKEN_SCALE,
             V_TOKEN_SCALE,
+            V_PAIRS,
             STAGES,
         )
+    if V_PAIRS:
+        acc = tl.interleave(acc, acc_odd)
 
     # -------------------------------------------------------------------------------- the result
     if SINKS and not SPLIT:

@@ -85,3 +85,42 @@ def test_what_is_not_offered_is_refused() -> None:
     under_test = kernel()
     with pytest.raises(Refused, match="head sizes up to 576 are offered"):
         under_test.attend(under_test.build(Case(((3, 1),), head_dim=640)))
+
+
+@pytest.mark.parametrize("name", ["fp8", "int8"])
+def test_values_in_pairs_are_the_values_one_by_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_test = kernel()
+    from kvassay.impls import triton_attention
+
+    paired: list[bool] = []
+    choose = triton_attention._in_pairs
+    monkeypatch.setattr(
+        triton_attention, "_in_pairs", lambda *given: paired.append(choose(*given)) or paired[-1]
+    )
+    built = under_test.build(CASES[name])
+    in_pairs = under_test.attend(built)
+    monkeypatch.setattr(triton_attention, "_in_pairs", lambda *_: False)
+    one_by_one = under_test.attend(built)
+    assert paired == [True]
+    assert in_pairs.output.equal(one_by_one.output)
+
+
+def test_values_at_odd_places_come_one_by_one() -> None:
+    under_test = kernel()
+    odd = replace(CASES["fp8"], head_dim=32, head_dim_v=33)
+    built = under_test.build(odd)
+    judgement = judge(under_test.attend(built), expect(built.batch), lse=True)
+    assert judgement.problem is None
+
+
+def test_a_type_that_came_later_is_not_offered_on_an_older_gpu() -> None:
+    import torch
+
+    kernel()
+    from kvassay.impls.triton_attention import _has
+
+    assert not _has(torch.float8_e4m3fn, (8, 0))
+    assert _has(torch.float8_e4m3fn, (8, 9))
+    assert _has(torch.float8_e5m2, (8, 0))

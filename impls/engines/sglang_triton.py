@@ -55,6 +55,11 @@ LATENT_HEADS = (288, 576)
 """Head sizes of keys whose first columns are the values, for which decoding has a path of its own."""
 
 _OPS = "sglang.kernels.ops.attention."
+DECODE, EXTEND = _OPS + "decode_attention", _OPS + "extend_attention"
+FILES = {
+    name: name.replace(".", "/") + ".py" for name in (_OPS + "score_mod", DECODE, EXTEND)
+}
+"""Of the wheel: what is executed, by the names of modules, in this order."""
 OFFERED = frozenset(
     {
         Capability.CAUSAL,
@@ -83,10 +88,9 @@ def kernels(root: Path | None = None) -> SimpleNamespace:
 
     from kvassay.impls.attention_inputs import looked_at
 
-    names = [_OPS + name for name in ("score_mod", "decode_attention", "extend_attention")]
     modules = wheel_kernels.load(
-        (root or wheel_kernels.root_of("sglang").parent),
-        {name: name.replace(".", "/") + ".py" for name in names},
+        root or wheel_kernels.root_of("sglang").parent,
+        FILES,
         {
             "sglang.srt.environ": {"envs": _Settings()},
             "sglang.srt.utils": {
@@ -99,7 +103,7 @@ def kernels(root: Path | None = None) -> SimpleNamespace:
         },
     )
     return SimpleNamespace(
-        decode=modules[names[1]], extend=modules[names[2]], looked_at=looked_at, torch=torch
+        decode=modules[DECODE], extend=modules[EXTEND], looked_at=looked_at, torch=torch
     )
 
 

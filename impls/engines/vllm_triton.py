@@ -55,8 +55,14 @@ MOST_PROGRAMS_3D = 128
 
 _OPS = "vllm.v1.attention.ops."
 UNIFIED, PREFIX, MERGE = (
-    _OPS + name for name in ("triton_unified_attention", "prefix_prefill", "triton_merge_attn_states")
+    _OPS + name
+    for name in ("triton_unified_attention", "prefix_prefill", "triton_merge_attn_states")
 )
+FILES = {
+    name: name.replace(".", "/") + ".py"
+    for name in (_OPS + "triton_attention_helpers", UNIFIED, PREFIX, MERGE)
+}
+"""Of the wheel: what is executed, by the names of modules, in this order."""
 
 
 class QuantMode(IntEnum):
@@ -85,10 +91,9 @@ def kernels(root: Path | None = None) -> SimpleNamespace:
         is_device_capability_family=lambda family: False,
         is_rocm=lambda: False,
     )
-    names = (_OPS + "triton_attention_helpers", UNIFIED, PREFIX, MERGE)
     modules = wheel_kernels.load(
-        (root or wheel_kernels.root_of("vllm").parent),
-        {name: name.replace(".", "/") + ".py" for name in names},
+        root or wheel_kernels.root_of("vllm").parent,
+        FILES,
         {
             "vllm.envs": {"VLLM_BATCH_INVARIANT": False},
             "vllm.logger": {"init_logger": lambda name: None},
@@ -224,6 +229,12 @@ class VllmUnifiedAttention:
             )
         if batch.window_left is not None and not batch.causal:
             raise NotImplementedError("window_left: vLLM's window is symmetric unless causal")
+        both = batch.alibi_slopes is not None and batch.sinks is not None
+        if both and bool((batch.query_start.diff() > 1).any()):
+            raise NotImplementedError(
+                "alibi_slopes: vLLM counts positions from a sequence's first query, which only "
+                "sinks can tell from counting from each query"
+            )
         return self._mode(batch)
 
     def _mode(self, batch: AttentionBatch) -> QuantMode:

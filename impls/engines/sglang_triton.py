@@ -8,15 +8,16 @@ cache by token slots: a list of slots for each sequence, keys in the order of th
 * The window is W keys where the backend decodes, by leaving others out of the list, and W extra
   keys in the kernel that extends, which cannot say "none" (a window of the query's own key is
   refused). Where no row sees a key any more, neither list has it.
-* Queries and probabilities are cast to the cache's type, so to e4m3 if that is the cache's:
-  rounding=fp8. For e5m2, coarser still, there is no class: refused. With one query head per KV
-  head, products of single elements are rounded to the query's type instead: rounding=Qpre, whose
-  error in a logit is the same.
-* Only slots in the lists are read: tail=any.
+* Probabilities are rounded to the query's type: rounding=P. With one query head per KV head,
+  products of single elements are rounded to it instead: rounding=Qpre, whose error in a logit is
+  the same. That kernel multiplies float8 keys and values as they are; the others first cast queries
+  and probabilities down to float8, and what is multiplied in float8 is not modelled: refused.
+* Only slots in the lists are read: tail=any. A query that is alone at the end needs no causal mask,
+  so decoding claims none; batches with one and without are the same to it.
 * A row of a sequence without keys is 0 / 0: empty_row=nan. Extending has no such row (refused).
 
 Splits of the keys, at most 4, follow from each sequence's length: determinism=batch. Scales are one
-number each. Importing this file imports neither torch nor Triton; building a kernel does, but never
+number each where the backend decodes; new tokens have none, so extending has none. Importing this file imports neither torch nor Triton; building a kernel does, but never
 SGLang itself.
 """
 
@@ -52,17 +53,14 @@ MOST_SPLITS = 4
 SPLIT_KEYS = 32
 """Keys per split at the least: the kernel rounds up to that."""
 LATENT_HEADS = (288, 576)
-"""Head sizes of keys whose first columns are the values, for which decoding has a path of its own."""
+"""Head sizes of keys that may hold the values too, for which decoding has a path of its own."""
 
 _OPS = "sglang.kernels.ops.attention."
 DECODE, EXTEND = _OPS + "decode_attention", _OPS + "extend_attention"
-FILES = {
-    name: name.replace(".", "/") + ".py" for name in (_OPS + "score_mod", DECODE, EXTEND)
-}
+FILES = {name: name.replace(".", "/") + ".py" for name in (_OPS + "score_mod", DECODE, EXTEND)}
 """Of the wheel: what is executed, by the names of modules, in this order."""
 OFFERED = frozenset(
     {
-        Capability.CAUSAL,
         Capability.WINDOW,
         Capability.SOFTCAP,
         Capability.SINKS,
@@ -117,9 +115,17 @@ class _SglangKernel:
     """What the kernels have in common: pools of token slots, and lists of them."""
 
     device = "cpu"
+    types_wanted = (
+        "SGLang's kernel is for caches of the query's type; for float8 it casts queries and "
+        "probabilities down, which is not modelled"
+    )
 
     def __init__(self, engine_of: Callable[[], SimpleNamespace] = engine) -> None:
         self._sglang = engine_of()
+
+    def _narrow_types(self) -> tuple[Any, ...]:
+        """Types of a cache besides the query's."""
+        return ()
 
     def _pools(self, batch: AttentionBatch) -> tuple[Any, Any]:
         """Keys and values as ``[slots, heads, dim]``; raises where slots are not evenly spaced."""
@@ -133,11 +139,14 @@ class _SglangKernel:
                     f"{cache.stride()} for blocks of {size}"
                 )
             if cache.stride(3) != 1:
-                raise NotImplementedError(f"{name}: SGLang needs heads whose numbers are neighbours")
+                raise NotImplementedError(
+                    f"{name}: SGLang needs heads whose numbers are neighbours"
+                )
             step = cache.stride(1) if size > 1 else cache.stride(0)
             pools.append(
                 cache.as_strided(
-                    (blocks * size, *cache.shape[2:]), (step, *cache.stride()[2:]),
+                    (blocks * size, *cache.shape[2:]),
+                    (step, *cache.stride()[2:]),
                     cache.storage_offset(),
                 )
             )
@@ -154,7 +163,7 @@ class _SglangKernel:
         return named * size + at % size
 
     def _list(self, batch: AttentionBatch, kept: list[tuple[int, range]]) -> tuple[Any, Any]:
-        """Slots of the positions kept, by index of the sequence, and where each sequence's begin."""
+        """Where the slots of each sequence begin, and the slots of the positions kept."""
         torch = self._sglang.torch
         slots = [self._slots(batch, index, positions) for index, positions in kept]
         starts = torch.zeros(len(kept) + 1, dtype=torch.int32)
@@ -163,18 +172,15 @@ class _SglangKernel:
 
     def _refuse(self, batch: AttentionBatch) -> None:
         """Raise `NotImplementedError` for what no kernel of the backend takes."""
-        torch = self._sglang.torch
         heads = batch.query.shape[1], batch.key_cache.shape[2]
         if heads[0] % heads[1]:
             raise ValueError(f"expected a multiple of {heads[1]} query heads, got {heads[0]}")
         if batch.alibi_slopes is not None:
             raise NotImplementedError("alibi_slopes: SGLang's kernels have none")
         stored = {batch.key_cache.dtype, batch.value_cache.dtype}
-        if stored not in ({batch.query.dtype}, {torch.float8_e4m3fn}):
-            raise NotImplementedError(
-                f"SGLang's kernels need a cache of the query's type or of float8_e4m3fn "
-                f"(which other float8 types round by has no class here), got {stored}"
-            )
+        offered = ({each} for each in (batch.query.dtype, *self._narrow_types()))
+        if stored not in offered:
+            raise NotImplementedError(f"cache of {stored}: {self.types_wanted}")
         for name in ("k_scale", "v_scale"):
             if getattr(getattr(batch, name), "ndim", 0):
                 raise NotImplementedError(f"{name}: SGLang's kernels need one number")
@@ -200,6 +206,10 @@ def _softmax_scale(batch: AttentionBatch) -> float:
 class _Decode(_SglangKernel):
     """One query per sequence, at its end."""
 
+    def __init__(self, engine_of: Callable[[], SimpleNamespace] = engine) -> None:
+        super().__init__(engine_of)
+        self.paths = Counter({"one split": 0, "several splits": 0})
+
     def __call__(self, batch: AttentionBatch) -> AttentionResult:
         self._refuse(batch)
         if bool((batch.query_start.diff() > 1).any()):
@@ -220,7 +230,8 @@ class _Decode(_SglangKernel):
         num_tokens, num_heads, head_dim_v = output.shape
         parts = torch.full((num_tokens, num_heads, MOST_SPLITS, head_dim_v), torch.nan)
         splits = (lists[0].diff() // SPLIT_KEYS).clamp(1, MOST_SPLITS)
-        self._launch(
+        self.paths["one split" if int(splits.max()) == 1 else "several splits"] += 1
+        self._function()(
             batch.query,
             *pools,
             output,
@@ -237,10 +248,12 @@ class _Decode(_SglangKernel):
             **self._more(batch),
         )
 
-    def _launch(self, *arguments: Any, **options: Any) -> None:
+    def _function(self) -> Any:
+        """SGLang's function for this kernel."""
         raise NotImplementedError
 
     def _more(self, batch: AttentionBatch) -> dict[str, Any]:
+        """Arguments that other kernels do not have."""
         return {}
 
 
@@ -259,28 +272,23 @@ def _decode_declaration(rounding: Rounding) -> Declaration:
     kind=PagedAttention,
     package=PACKAGE,
     install=INSTALL,
-    declaration=_decode_declaration(Rounding.FP8),
+    declaration=_decode_declaration(Rounding.P),
 )
 class SglangGroupedDecode(_Decode):
     """Several query heads per KV head, tiled; keys that hold the values are loaded once."""
-
-    def __init__(self, engine_of: Callable[[], SimpleNamespace] = engine) -> None:
-        super().__init__(engine_of)
-        self.paths = Counter({"one split": 0, "several splits": 0})
 
     def _refuse(self, batch: AttentionBatch) -> None:
         super()._refuse(batch)
         if batch.query.shape[1] == batch.key_cache.shape[2]:
             raise NotImplementedError("SGLang groups several query heads per KV head, got one")
 
-    def _launch(self, *arguments: Any, **options: Any) -> None:
-        splits = arguments[8]
-        self.paths["one split" if int(splits.max()) == 1 else "several splits"] += 1
-        self._sglang.decode.decode_attention_fwd_grouped(*arguments, **options)
+    def _function(self) -> Any:
+        return self._sglang.decode.decode_attention_fwd_grouped
 
     def _more(self, batch: AttentionBatch) -> dict[str, Any]:
         key, value = batch.key_cache, batch.value_cache
         latent = key.shape[3] in LATENT_HEADS and key.data_ptr() == value.data_ptr()
+        # What the kernel takes for the values is a power of two of a key's numbers, the first.
         wide = 1 << (key.shape[3].bit_length() - 1)
         return {"has_mla": latent and value.shape[3] == wide and key.stride() == value.stride()}
 
@@ -295,19 +303,18 @@ class SglangGroupedDecode(_Decode):
 class SglangNormalDecode(_Decode):
     """One query head per KV head: no matrix product."""
 
-    def __init__(self, engine_of: Callable[[], SimpleNamespace] = engine) -> None:
-        super().__init__(engine_of)
-        self.paths = Counter({"one split": 0, "several splits": 0})
+    types_wanted = "SGLang's kernel is for caches of the query's type or of float8"
 
     def _refuse(self, batch: AttentionBatch) -> None:
         super()._refuse(batch)
         if batch.query.shape[1] != batch.key_cache.shape[2]:
             raise NotImplementedError("SGLang's ungrouped kernel is for one query head per KV head")
 
-    def _launch(self, *arguments: Any, **options: Any) -> None:
-        splits = arguments[8]
-        self.paths["one split" if int(splits.max()) == 1 else "several splits"] += 1
-        self._sglang.decode.decode_attention_fwd_normal(*arguments, **options)
+    def _narrow_types(self) -> tuple[Any, ...]:
+        return self._sglang.torch.float8_e4m3fn, self._sglang.torch.float8_e5m2
+
+    def _function(self) -> Any:
+        return self._sglang.decode.decode_attention_fwd_normal
 
 
 # ----------------------------------------------------------------------------------------- extend
@@ -319,8 +326,8 @@ class SglangNormalDecode(_Decode):
     package=PACKAGE,
     install=INSTALL,
     declaration=Declaration(
-        capabilities=OFFERED | {Capability.LSE},
-        rounding=Rounding.FP8,
+        capabilities=(OFFERED | {Capability.CAUSAL, Capability.LSE}) - {Capability.SCALES},
+        rounding=Rounding.P,
         empty_row=EmptyRow.ZERO,
         tail=Tail.ANY,
         determinism=Determinism.BATCH,
@@ -345,9 +352,7 @@ class SglangExtend(_SglangKernel):
             self._attend(batch, pools, output, lse)
         return AttentionResult(output, lse)
 
-    def _attend(
-        self, batch: AttentionBatch, pools: tuple[Any, Any], output: Any, lse: Any
-    ) -> None:
+    def _attend(self, batch: AttentionBatch, pools: tuple[Any, Any], output: Any, lse: Any) -> None:
         rows = batch.query_start.diff().tolist()
         lengths = batch.seq_lens.tolist()
         prefixes, extended = [], []
@@ -359,14 +364,10 @@ class SglangExtend(_SglangKernel):
         starts, slots = self._list(batch, prefixes)
         self.paths["prefix" if slots.numel() else "no prefix"] += 1
         new = self._list(batch, extended)[1]
-        keys, values = (
-            self._new(batch, pool, new, scale)
-            for pool, scale in zip(pools, (batch.k_scale, batch.v_scale), strict=True)
-        )
         self._sglang.extend.extend_attention_fwd(
             batch.query,
-            keys,
-            values,
+            pools[0][new],
+            pools[1][new],
             output,
             *pools,
             batch.query_start,
@@ -376,8 +377,8 @@ class SglangExtend(_SglangKernel):
             batch.causal,
             None,
             max(rows),
-            _number(batch.k_scale),
-            _number(batch.v_scale),
+            1.0,
+            1.0,
             sm_scale=_softmax_scale(batch),
             logit_cap=batch.softcap or 0.0,
             sliding_window_size=-1 if batch.window_left is None else batch.window_left,
@@ -386,15 +387,10 @@ class SglangExtend(_SglangKernel):
             page_size=batch.key_cache.shape[1],
         )
 
-    def _new(self, batch: AttentionBatch, pool: Any, slots: Any, scale: Any) -> Any:
-        """Keys or values of the new tokens as the model would hand them over."""
-        stored = pool[slots]
-        if scale is None and stored.dtype == batch.query.dtype:
-            return stored
-        return (stored.float() * _number(scale)).to(batch.query.dtype)
-
     def _refuse(self, batch: AttentionBatch) -> None:
         super()._refuse(batch)
+        if batch.k_scale is not None or batch.v_scale is not None:
+            raise NotImplementedError("scales: SGLang's new tokens have none")
         if batch.window_left == 0:
             raise NotImplementedError("window_left: SGLang's kernel reads 0 as no window")
         if batch.window_left is not None and not batch.causal:

@@ -261,9 +261,7 @@ def refuse_shapes(batch: AttentionBatch, kernel: str) -> None:
     """Raise for heads and types that neither kernel takes, and for memory that it cannot walk."""
     head_dim, head_dim_v = batch.query.shape[2], batch.value_cache.shape[3]
     if head_dim != head_dim_v:
-        raise NotImplementedError(
-            f"{kernel} needs one head size, got {head_dim} and {head_dim_v}"
-        )
+        raise NotImplementedError(f"{kernel} needs one head size, got {head_dim} and {head_dim_v}")
     heads = batch.query.shape[1], batch.key_cache.shape[2]
     if heads[0] % heads[1]:
         raise ValueError(f"expected a multiple of {heads[1]} query heads, got {heads[0]}")

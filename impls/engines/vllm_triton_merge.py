@@ -1,8 +1,8 @@
 """vLLM's Triton kernel that joins two partial results: `merge_attn_states`, in the interpreter.
 
 This kernel sees results, not caches. So every sequence is cut where the blocks end that lie wholly
-before its queries (as for a prefix that requests have in common); kvassay's kernel in PyTorch attends
-to both parts, and vLLM's joins them. What is wrong here is wrong in the joining.
+before its queries (as for a prefix that requests have in common); kvassay's kernel in PyTorch
+attends to both parts, and vLLM's joins them. What is wrong here is wrong in the joining.
 
 * Both parts are stored in the query's type: rounding=P+part.
 * The kernel in PyTorch reads what it must and nothing else: tail=any.
@@ -75,7 +75,9 @@ class VllmMergedAttention:
         blocks = (batch.seq_lens - rows).clamp_min(0) // size
         first = self._attention(_before(batch, blocks))
         second = self._attention(_after(batch, blocks))
-        output = self._vllm.torch.empty_like(second.output) if batch.output is None else batch.output
+        output = (
+            self._vllm.torch.empty_like(second.output) if batch.output is None else batch.output
+        )
         lse = self._vllm.torch.empty_like(second.lse) if batch.lse is None else batch.lse
         if batch.query.shape[0]:
             self._join(first, second, output, lse, _last_with(blocks * rows, batch))
@@ -122,4 +124,6 @@ def _refuse(batch: AttentionBatch) -> None:
     if output is not None and (
         output.stride(2) != 1 or output.stride(0) != output.shape[1] * output.stride(1)
     ):
-        raise NotImplementedError("output: vLLM's merge kernel writes rows without gaps between them")
+        raise NotImplementedError(
+            "output: vLLM's merge kernel writes rows without gaps between them"
+        )

@@ -11,9 +11,9 @@ themselves are passed apart, as the model has them; here they are taken from the
 * A program is one sequence, one head and 128 queries, whatever the batch: determinism=batch.
 * Each query has a key of its own: other batches are refused, so no row is empty.
 
-Block sizes are free. Caches are of the query's type, or float8 with one scale each. With ALiBi there
-is another kernel, which has neither sinks nor a window (it takes one and ignores it), for causal
-batches and slopes that are not negative. There is no soft cap and no LSE.
+Block sizes are free. Caches are of the query's type, or float8 with one scale each. With ALiBi
+there is another kernel, which has neither sinks nor a window (it takes one and ignores it), for
+causal batches and slopes that are not negative. There is no soft cap and no LSE.
 """
 
 from __future__ import annotations

@@ -27,9 +27,7 @@ def judged(kernel: Kernel, case: Case) -> Judgement:
     result = kernel.attend(built)
     declared = kernel.declaration
     expected = expect(built.batch, declared.rounding)
-    return judge(
-        result, expected, empty_row=declared.empty_row, lse=kernel.has(Capability.LSE)
-    )
+    return judge(result, expected, empty_row=declared.empty_row, lse=kernel.has(Capability.LSE))
 
 
 def edited(root: Path, files: Iterable[str], edit: Edit, copy: Path) -> Path:

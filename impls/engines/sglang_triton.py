@@ -17,8 +17,9 @@ cache by token slots: a list of slots for each sequence, keys in the order of th
 * A row of a sequence without keys is 0 / 0: empty_row=nan. Extending has no such row (refused).
 
 Splits of the keys, at most 4, follow from each sequence's length: determinism=batch. Scales are one
-number each where the backend decodes; new tokens have none, so extending has none. Importing this file imports neither torch nor Triton; building a kernel does, but never
-SGLang itself.
+number each where the backend decodes; new tokens have none, so extending has none.
+
+Importing this file imports neither torch nor Triton; building a kernel does, but never SGLang.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from kernels_of_wheels import Edit, edited, judged, registered
@@ -225,3 +226,23 @@ def test_a_window_of_the_extend_kernel_counts_extra_keys_and_cannot_be_0() -> No
     assert extended(2) == pytest.approx(6.0)
     assert extended(1) == pytest.approx(6.5)
     assert extended(0) == pytest.approx(3.5)
+
+
+def decoded(element: float) -> bool:
+    """Whether one query on two keys of one large element is finite, by the engine's function."""
+    query, keys = torch.zeros(1, 1, 16), torch.zeros(2, 1, 16)
+    query[..., 0], keys[0, 0, 0] = element, element
+    query, keys = query.half(), keys.half()
+    output, one = torch.empty_like(query), torch.ones(1, dtype=torch.int32)
+    with np.errstate(all="ignore"):
+        sglang_triton.engine().decode.decode_attention_fwd_normal(
+            query, keys, keys, output, torch.tensor([0, 2], dtype=torch.int32), torch.arange(2),
+            torch.empty(1, 1, 1, 16), torch.empty(1, 1, 1), one, 1, 0.25, 1.0,
+        )  # fmt: skip
+    return bool(output.isfinite().all())
+
+
+def test_a_product_over_the_largest_float16_is_not_a_number_for_the_ungrouped_kernel() -> None:
+    """Though the logit, 22,500, is far from the end of float32."""
+    assert decoded(250.0)
+    assert not decoded(300.0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,8 +22,11 @@ PRIVATE = "kvassay_wheel."
 
 
 def root_of(package: str) -> Path:
-    """Where a package is installed, without importing it; raises `ModuleNotFoundError`."""
-    spec = importlib.util.find_spec(package)
+    """Where a package is installed; raises `ModuleNotFoundError`.
+
+    On the path, not among the modules: what stands for it there may lie nowhere.
+    """
+    spec = PathFinder.find_spec(package)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     return Path(spec.origin).parent

@@ -7,6 +7,7 @@ written nothing but its own output (K13).
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -72,7 +73,12 @@ class Kernel:
         """Call it. Raises `Refused`, `Crash`, or `Wrong` (K11 for its shape, K13 for damage)."""
         try:
             # Interpreted kernels compute in numpy, which warns of what a GPU does in silence.
-            with time_limit(self.time_limit), np.errstate(all="ignore"):
+            with (
+                time_limit(self.time_limit),
+                np.errstate(all="ignore"),
+                warnings.catch_warnings(),
+            ):
+                warnings.simplefilter("ignore", RuntimeWarning)
                 result = self.instance(built.batch)
         except (ValueError, NotImplementedError) as error:
             self.calls["refused"] += 1

@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -38,6 +39,19 @@ def test_a_right_kernel_is_answered() -> None:
 def test_an_lse_that_is_not_claimed_is_not_looked_at() -> None:
     under_test = kernel(RIGHT, Declaration())
     assert under_test.attend(under_test.build(CASE)).lse is None
+
+
+def test_what_numpy_warns_of_is_no_crash() -> None:
+    """Neither its floating-point state nor a warning: both are how an interpreter says NaN."""
+
+    def compute(batch: AttentionBatch) -> AttentionResult:
+        zeros = np.zeros(2)
+        assert np.isnan(np.nanmax(zeros / zeros))
+        return RIGHT(batch)
+
+    with pytest.raises(RuntimeWarning):
+        compute(kernel(RIGHT).build(CASE).batch)
+    assert attend(compute).output.shape == (3, 4, 8)
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), NotImplementedError("no")])

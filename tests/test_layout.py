@@ -73,9 +73,9 @@ def test_the_reference_knows_the_contract_and_itself(module: Path) -> None:
 
 
 @pytest.mark.parametrize("module", of("impls", "faulty", "engines"), ids=str)
-def test_built_ins_know_the_contract_the_registry_and_each_other(module: Path) -> None:
-    rooms = ("kvassay.harness.contract", "kvassay.harness.registry")
-    assert strays(module, (*rooms, "kvassay.impls")) == []
+def test_built_ins_know_contract_registry_interpreter_and_each_other(module: Path) -> None:
+    rooms = ("contract", "registry", "interpreter")
+    assert strays(module, (*(f"kvassay.harness.{room}" for room in rooms), "kvassay.impls")) == []
     assert not any(
         within(name, ("kvassay.impls.faulty", "kvassay.impls.engines"))
         for name in imported(ast.parse((HOUSE / module).read_text()), everywhere=True)

@@ -31,10 +31,11 @@ from kvassay.harness.contract import AttentionBatch, AttentionResult, Capability
 from kvassay.reference.attention import Attended, attend
 
 ROWS: dict[Phase, Seqs] = {
-    Phase.DECODE: ((37, 1), (5, 1)),
+    Phase.DECODE: ((37, 1), (600, 1), (5, 1)),
     Phase.CHUNK: ((20, 7),),
     Phase.PREFILL: ((9, 9),),
 }
+"""At decode with a row that kernels split, and merge."""
 SHIFTS = 8
 """Seeds that are tried until a case can tell."""
 

@@ -1,91 +1,15 @@
-"""Planted faults in the built-in Triton kernel: one edit each, in it, its plan or its launch.
+"""Planted faults in the built-in Triton kernel, one edit each (see `triton_edits`).
 
-A fault is a replacement of text that occurs exactly once. It names the invariants that may convict
-it and the check that does, so that a test need not search for it. Importing this module registers
-each as ``triton-fault-<name>``; building one needs Triton, in its interpreter or on a GPU.
+A fault names the invariants that may convict it and the check that does, so that a test need not
+search for it. Importing this module registers each as ``triton-fault-<name>``.
 """
 
 from __future__ import annotations
 
-import atexit
-import inspect
-import shutil
-import tempfile
-from dataclasses import dataclass
-from functools import cache
-from importlib import import_module, util
-from pathlib import Path
-from types import ModuleType
-from typing import Any
-
 from kvassay.harness.contract import PagedAttention
 from kvassay.harness.registry import implementation
+from kvassay.impls.faulty.triton_edits import KERNELS, LAUNCH, PLAN, TritonFault
 from kvassay.impls.interpreted import DECLARED
-
-KERNELS = "kvassay.impls.triton_kernels"
-PLAN = "kvassay.impls.triton_plan"
-LAUNCH = "kvassay.impls.triton_attention"
-
-
-@dataclass(frozen=True)
-class TritonFault:
-    """One edit."""
-
-    name: str
-    accepted: frozenset[str]
-    """Ids of the invariants that may convict it."""
-    check: str
-    """Name of the check that convicts it."""
-    module: str
-    old: str
-    new: str
-
-    def build(self) -> Any:
-        """The kernel with the edit in it."""
-        from kvassay.harness.interpreter import use_interpreter
-
-        interpreted = use_interpreter()
-        plan, launch = import_module(PLAN), self._launch()
-        return launch.TritonAttention(plan.SMALL if interpreted else plan.Tuning())
-
-    def _launch(self) -> ModuleType:
-        """The module that launches, with the edit in it or in a module that it uses."""
-        if self.module == LAUNCH:
-            return self._edited()
-        launch = loaded(LAUNCH, inspect.getsource(import_module(LAUNCH)))
-        if self.module == KERNELS:
-            vars(launch)["kernels"] = self._edited()
-        else:
-            vars(launch)["plan"] = self._edited().plan
-        return launch
-
-    def _edited(self) -> ModuleType:
-        source = inspect.getsource(import_module(self.module))
-        if source.count(self.old) != 1:
-            found = source.count(self.old)
-            raise ValueError(f"{self.module}: expected {self.old!r} once, found it {found} times")
-        return loaded(self.module, source.replace(self.old, self.new))
-
-
-def loaded(name: str, source: str) -> ModuleType:
-    """A source as a module of its own. It lies in a file, as Triton reads the source of kernels."""
-    path = Path(tempfile.mkdtemp(dir=_folder())) / f"{name.rpartition('.')[2]}.py"
-    path.write_text(source, encoding="utf-8")
-    # Data classes look themselves up by the name of their module.
-    spec = util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@cache
-def _folder() -> str:
-    folder = tempfile.mkdtemp(prefix="kvassay-faults-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
 
 FAULTS: dict[str, TritonFault] = {}
 

@@ -7,7 +7,8 @@ import pytest
 from kvassay.harness.attention import checks
 from kvassay.harness.attention.campaign import Effort, run
 from kvassay.harness.attention.driver import Kernel
-from kvassay.impls.faulty.triton_kernels import FAULTS, KERNELS, TritonFault
+from kvassay.impls.faulty.triton_edits import KERNELS, TritonFault
+from kvassay.impls.faulty.triton_kernels import FAULTS
 from kvassay.impls.interpreted import DECLARED
 
 pytest.importorskip("triton")

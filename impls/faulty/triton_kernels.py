@@ -316,11 +316,17 @@ fault("sink-missing", "K9", "score-pipeline", "    if SINKS and not SPLIT:\n", "
 fault(
     "sink-missing-in-merge",
     "K4 K9",
-    "",
+    "score-pipeline",
     "total += tl.exp2((sink - shift) * LOG2_E)",
     "total += 0.0 * tl.exp2((sink - shift) * LOG2_E)",
 )
-fault("sink-in-every-split", "K1 K4 K9", "", "    if SINKS and not SPLIT:\n", "    if SINKS:\n")
+fault(
+    "sink-in-every-split",
+    "K1 K4 K9",
+    "score-pipeline",
+    "    if SINKS and not SPLIT:\n",
+    "    if SINKS:\n",
+)
 fault(
     "sink-of-kv-head",
     "K7 K9",
@@ -369,35 +375,35 @@ fault(
 fault(
     "total-not-decayed",
     "K1 K4 K12",
-    "",
+    "halves",
     "total = total * decay + tl.sum(weights, 1)",
     "total = total + tl.sum(weights, 1)",
 )
 fault(
     "acc-not-decayed",
     "K1 K4 K12",
-    "",
+    "halves",
     "        acc = acc * decay[:, None]\n        largest = now_largest\n",
     "        largest = now_largest\n",
 )
 fault(
     "maximum-not-below-zero",
     "K9 K12",
-    "",
+    "magnitude",
     "now_largest = tl.maximum(largest, tl.max(scores, 1))",
     "now_largest = tl.maximum(largest, tl.maximum(tl.max(scores, 1), 0.0))",
 )
 fault(
     "unseen-row-shifted-by-infinity",
     "K1 K3 K6 K12",
-    "",
+    "window-tomography",
     'shift = tl.where(now_largest == float("-inf"), 0.0, now_largest)',
     "shift = now_largest",
 )
 fault(
     "acc-in-8-bit",
     "K1 K12",
-    "",
+    "repeated-keys",
     "        acc = acc * decay[:, None]\n        largest = now_largest\n",
     "        acc = (acc * decay[:, None]).to(tl.float8e5).to(tl.float32)\n"
     "        largest = now_largest\n",
@@ -405,7 +411,7 @@ fault(
 fault(
     "weights-in-8-bit",
     "K1 K10",
-    "",
+    "scales",
     "weights = weights.to(query.dtype)",
     "weights = weights.to(tl.float8e5).to(query.dtype)",
 )
@@ -413,17 +419,21 @@ fault(
 fault(
     "empty-row-divided-by-zero",
     "K3",
-    "",
+    "empty-rows",
     "    total = tl.where(empty, 1.0, total)\n    value_factor",
     "    value_factor",
 )
 fault(
-    "lse-in-base-2", "K1 K3 K4", "", "(largest + tl.log2(total)) * LN_2", "largest + tl.log2(total)"
+    "lse-in-base-2",
+    "K1 K3 K4",
+    "length-tomography",
+    "(largest + tl.log2(total)) * LN_2",
+    "largest + tl.log2(total)",
 )
 fault(
     "lse-without-sink",
     "K1 K4 K9",
-    "",
+    "score-pipeline",
     "        acc = acc * decay[:, None]\n        largest = shift\n",
     "        acc = acc * (decay / total)[:, None]\n"
     "        total = total * 0.0 + 1.0\n        largest = shift\n",
@@ -431,43 +441,36 @@ fault(
 fault(
     "output-taken-for-dense",
     "K1 K3 K13",
-    "",
+    "footprint",
     "split * o_split + to_token * o_token + head * o_head",
     "split * o_split + to_token * o_token + head * HEAD_DIM_V",
-)
-fault(
-    "lse-taken-for-dense",
-    "K1 K3 K13",
-    "",
-    "split * lse_split + to_token * lse_token + head",
-    "split * lse_split + to_token * (tl.num_programs(0) * GROUP) + head",
 )
 # ------------------------------------------------------------------------------------------- splits
 fault(
     "split-one-key-short",
     "K1 K4 K5",
-    "",
+    "length-tomography",
     "split_high = split_low + split_size",
     "split_high = split_low + split_size - 1",
 )
 fault(
     "splits-overlap",
     "K1 K4 K5",
-    "",
+    "length-tomography",
     "split_high = split_low + split_size",
     "split_high = split_low + split_size + 1",
 )
 fault(
     "last-split-not-merged",
     "K1 K3 K4 K5",
-    "",
+    "length-tomography",
     "mask=split < NUM_SPLITS, other",
     "mask=split < NUM_SPLITS - 1, other",
 )
 fault(
     "last-split-not-planned",
     "K1 K3 K4 K5",
-    "",
+    "length-tomography",
     "num_splits=max(1, -(-longest // split_size)),",
     "num_splits=max(1, longest // split_size),",
     module=PLAN,
@@ -475,17 +478,26 @@ fault(
 fault(
     "merge-in-base-2",
     "K1 K4",
-    "",
+    "length-tomography",
     "tl.exp2((each - shift) * LOG2_E)",
     "tl.exp2(each - shift)",
 )
 fault(
     "merge-without-weights",
     "K1 K4",
-    "",
+    "length-tomography",
     "merged = tl.sum(part * weights[:, None], 0) / total",
     "merged = tl.sum(part, 0) / NUM_SPLITS",
 )
-fault("lse-of-largest-split", "K1 K4", "", "shift + tl.log2(total) * LN_2", "shift")
+fault(
+    "lse-of-largest-split", "K1 K4", "length-tomography", "shift + tl.log2(total) * LN_2", "shift"
+)
 # -------------------------------------------------------------------------------------------- input
-fault("input-not-checked", "K11 K7", "", "        check_batch(batch)\n", "", module=LAUNCH)
+fault(
+    "input-not-checked",
+    "K11 K7",
+    "heads-refused",
+    "        check_batch(batch)\n",
+    "",
+    module=LAUNCH,
+)

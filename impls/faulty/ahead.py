@@ -27,7 +27,6 @@ def slow(target: str) -> Iterator[Shipped]:
     """The launches for one target; a name begins with the gate, then a colon."""
     prefill, small = "prefill and decode", "decode D=64 G=8 window sinks"
     yield _named("fits: registers", _with(prefill, target, BLOCK_N=128, num_warps=4))
-    yield _named("fits: memory", _with(prefill, target, STAGES=8, num_stages=8))
     yield _named("copies: strides", _strided("decode", target))
     sums = _edited(
         _with(small, target, BLOCK_N=16),
@@ -36,6 +35,7 @@ def slow(target: str) -> Iterator[Shipped]:
     )
     yield _named("products: sums", sums)
     if target == "sm_90":
+        yield _named("fits: memory", _with(prefill, target, STAGES=7, num_stages=7))
         yield _named("products: small tiles", _with(prefill, target, BLOCK_M=16, num_warps=4))
         lookup = (USED, CARRIED.replace("keys + BLOCK_N", "keys") + " " * 8 + USED)
         inside = _edited(configuration("decode", target), (CARRIED, ""), lookup)

@@ -8,6 +8,8 @@ in one go ("2D"). Segments are 4 instead of 16, for the interpreter's sake.
   GPU: rounding=P.
 * Loads are masked by the length, values by the window too: tail=any. A tile may reach over blocks
   left of the window; vLLM has its null block there, block 0, and so has the table that is passed.
+* A tile reads the block table up to one column past the last that a sequence needs, which may be
+  the end of the table, and does not use what it finds.
 * Segments follow from each sequence's length, but whether there are any from the whole batch:
   determinism=run.
 * A row of a sequence without keys is 0; one before its sequence's first key is refused, as the

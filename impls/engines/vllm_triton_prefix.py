@@ -8,6 +8,8 @@ themselves are passed apart, as the model has them; here they are taken from the
   GPU: rounding=P.
 * A weight 0 is multiplied by the values of every key left of the window: tail=finite. In blocks
   left of all windows vLLM has its null block, block 0, and so has the table that is passed.
+* A tile reads the block table up to one column past the last that a sequence needs, which may be
+  the end of the table, and does not use what it finds.
 * A program is one sequence, one head and 128 queries, whatever the batch: determinism=batch.
 * Each query has a key of its own: other batches are refused, so no row is empty.
 

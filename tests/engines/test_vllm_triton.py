@@ -267,3 +267,38 @@ def test_with_alibi_a_sink_weighs_by_how_a_prompt_is_chunked() -> None:
     weights = torch.tensor([-2.0, -1.0, 0.0]).exp().sum().item()
     assert alone == pytest.approx(weights / (weights + 1))
     assert at_once == pytest.approx(weights * 2.718281828**2 / (weights * 2.718281828**2 + 1))
+
+
+GUARDED = """
+import sys
+
+import torch
+
+from kvassay.harness import registry
+from kvassay.harness.attention import build
+from kvassay.harness.attention.case import Case
+from kvassay.harness.attention.driver import Kernel
+from kvassay.harness.attention.guarded import Guard, guarded
+
+torch.set_num_threads(1)  # of more than one, a fork would wait for the others
+build.SPARE_COLUMNS = 0
+module, name, keys = sys.argv[1:]
+kernel = Kernel.of(*(entry for entry in registry.find(module) if entry.name == name))
+for length in (int(keys), int(keys) + 1):
+    print(guarded(kernel, Case(((length, 2),)), Guard.END).text)
+"""
+
+
+@pytest.mark.parametrize(("name", "keys"), [(UNIFIED, 32), (PREFIX, 34)])
+def test_a_tile_over_the_end_of_the_last_block_reads_the_table_past_its_end(
+    name: str, keys: int
+) -> None:
+    """Of three blocks of 16, two tiles of 32 want four columns; what is there is not used.
+
+    The tiles of the prefix kernel are those of the keys before the queries, here two fewer.
+
+    The engine's tables are wider than most of its sequences, as are the suite's; this one is not.
+    """
+    command = [sys.executable, "-c", GUARDED, MODULES[name].__name__, name, str(keys)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["", "past the end of block_table"]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kvassay.impls import triton_kernels
-from kvassay.impls.faulty.triton_kernels import KERNELS, loaded
+from kvassay.impls.faulty.triton_edits import KERNELS, loaded
 from kvassay.impls.triton_shipped import Shipped, configuration
 
 CARRIED = "block_ids = _load_block_ids(table, keys + BLOCK_N, low, high, BLOCK_SIZE)\n"

@@ -139,6 +139,29 @@ class _Faithful:
         builder.create_dot = self._dot()
         for operation in (self.interpreter.ReduceOps, self.interpreter.ScanOps):
             operation.apply_impl = self._reduction(operation.apply_impl)
+        self._prepare_once()
+
+    def _prepare_once(self) -> None:
+        """Once per launch and module, and not at every call of a function within a kernel.
+
+        The interpreter replaces the whole language by its own whenever a kernel calls a function,
+        which takes longer than most of them.
+        """
+        executor, function = self.interpreter.GridExecutor, self.interpreter.InterpretedFunction
+        launch, prepared = executor.__call__, set[int]()
+
+        def start(executor: Any, *arguments: Any, **options: Any) -> Any:
+            prepared.clear()
+            return launch(executor, *arguments, **options)
+
+        def call(function: Any, *arguments: Any, **options: Any) -> Any:
+            module = id(function.fn.__globals__)
+            if module not in prepared:
+                self.interpreter._patch_lang(function.fn)
+                prepared.add(module)
+            return function.rewrite()(*arguments, **options)
+
+        executor.__call__, function.__call__ = start, call
 
     # ------------------------------------------------------------------------------- handles
 

@@ -47,7 +47,8 @@ class Kernel:
         self.refusals: Counter[str] = Counter()
         self.refused: set[Case] = set()
         """Cases of which it refused something."""
-        self._accepted: dict[Case, bool] = {}
+        self.accepted: dict[Case, bool] = {}
+        """What it computes and what it refuses, as far as it was asked."""
 
     @classmethod
     def of(cls, registration: Registration) -> Kernel:
@@ -99,16 +100,16 @@ class Kernel:
 
     def accepts(self, case: Case) -> bool:
         """Whether it computes such a case at all, found out once."""
-        if case not in self._accepted:
+        if case not in self.accepted:
             try:
                 self.attend(self.build(case))
             except Refused:
-                self._accepted[case] = False
+                self.accepted[case] = False
             except (Crash, Wrong):
-                self._accepted[case] = True
+                self.accepted[case] = True
             else:
-                self._accepted[case] = True
-        return self._accepted[case]
+                self.accepted[case] = True
+        return self.accepted[case]
 
 
 def _check_footprint(built: Built) -> None:

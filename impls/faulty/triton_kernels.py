@@ -27,21 +27,21 @@ def fault(
 fault(
     "causal-one-late",
     "K1 K5",
-    "oracle",
+    "causal-tomography",
     "(keys[None, :] <= positions[:, None])",
     "(keys[None, :] <= positions[:, None] + 1)",
 )
 fault(
     "causal-one-early",
     "K1 K3 K5",
-    "oracle",
+    "causal-tomography",
     "(keys[None, :] <= positions[:, None])",
     "(keys[None, :] < positions[:, None])",
 )
 fault(
     "causal-range-one-short",
     "K1 K3 K5",
-    "oracle",
+    "causal-tomography",
     "some_high = tl.minimum(some_high, last_position + 1)",
     "some_high = tl.minimum(some_high, last_position)",
 )
@@ -55,14 +55,14 @@ fault(
 fault(
     "causal-top-left",
     "K1 K3 K5 K6",
-    "oracle",
+    "causal-tomography",
     "context = seq_len - num_rows // GROUP",
     "context = 0",
 )
 fault(
     "context-counts-heads",
     "K1 K3 K5 K6",
-    "oracle",
+    "causal-tomography",
     "context = seq_len - num_rows // GROUP",
     "context = tl.maximum(seq_len - num_rows, 0)",
 )
@@ -81,14 +81,14 @@ fault(
 fault(
     "window-one-wide",
     "K1 K6",
-    "oracle",
+    "window-tomography",
     ">= positions[:, None] - window_left)",
     ">= positions[:, None] - window_left - 1)",
 )
 fault(
     "window-one-narrow",
     "K1 K3 K6",
-    "oracle",
+    "window-tomography",
     ">= positions[:, None] - window_left)",
     "> positions[:, None] - window_left)",
 )
@@ -118,7 +118,7 @@ fault(
 fault(
     "unmasked-part-starts-early",
     "K1 K2 K6",
-    "oracle",
+    "window-tomography",
     "tl.cdiv(tl.maximum(all_low, low), BLOCK_N) * BLOCK_N, end)",
     "tl.maximum(all_low, low) // BLOCK_N * BLOCK_N, end)",
 )
@@ -197,7 +197,7 @@ fault(
 fault(
     "values-by-key-strides",
     "K1 K8 K11",
-    "",
+    "sizes",
     "block * v_block + slot * v_slot + kv_head * v_head",
     "block * k_block + slot * k_slot + kv_head * k_head",
 )
@@ -359,7 +359,7 @@ fault(
 fault(
     "v-scale-of-first-slot",
     "K10",
-    "",
+    "scales",
     "block * vs_block + slot * vs_slot",
     "block * vs_block + slot * 0",
 )

@@ -209,6 +209,7 @@ class _Decode(_SglangKernel):
 
     def __init__(self, engine_of: Callable[[], SimpleNamespace] = engine) -> None:
         super().__init__(engine_of)
+        self.time_limit = wheel_kernels.CALL_LIMIT
         self.paths = Counter({"one split": 0, "several splits": 0})
 
     def __call__(self, batch: AttentionBatch) -> AttentionResult:
@@ -339,6 +340,7 @@ class SglangExtend(_SglangKernel):
 
     def __init__(self, engine_of: Callable[[], SimpleNamespace] = engine) -> None:
         super().__init__(engine_of)
+        self.time_limit = wheel_kernels.CALL_LIMIT
         self.paths = Counter({"prefix": 0, "no prefix": 0})
 
     def __call__(self, batch: AttentionBatch) -> AttentionResult:

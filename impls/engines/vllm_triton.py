@@ -145,6 +145,7 @@ class VllmUnifiedAttention:
 
     def __init__(self, engine_of: Any = engine) -> None:
         self._vllm = engine_of()
+        self.time_limit = wheel_kernels.CALL_LIMIT
         self.paths = Counter({"2D": 0, "3D": 0})
 
     def __call__(self, batch: AttentionBatch) -> AttentionResult:

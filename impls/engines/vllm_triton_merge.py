@@ -33,6 +33,7 @@ from kvassay.harness.contract import (
 )
 from kvassay.harness.registry import implementation
 from kvassay.impls.engines.vllm_triton import INSTALL, PACKAGE, engine
+from kvassay.impls.engines.wheel_kernels import CALL_LIMIT
 
 
 @implementation(
@@ -66,6 +67,7 @@ class VllmMergedAttention:
 
         self._vllm = engine_of()
         self._attention = TorchAttention()
+        self.time_limit = CALL_LIMIT
         self.paths = Counter({"joined": 0, "copied": 0})
 
     def __call__(self, batch: AttentionBatch) -> AttentionResult:

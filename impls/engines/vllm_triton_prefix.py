@@ -43,6 +43,7 @@ from kvassay.impls.engines.vllm_triton import (
     null_blocks,
     refuse_shapes,
 )
+from kvassay.impls.engines.wheel_kernels import CALL_LIMIT
 
 GROUP_BYTES = 16
 """Of a key: what lies together in the engine's layout."""
@@ -80,6 +81,7 @@ class VllmPrefixAttention:
             self._vllm.torch.float8_e4m3fn: "fp8_e4m3",
             self._vllm.torch.float8_e5m2: "fp8_e5m2",
         }
+        self.time_limit = CALL_LIMIT
         self.paths = Counter({"plain": 0, "ALiBi": 0})
 
     def __call__(self, batch: AttentionBatch) -> AttentionResult:

@@ -19,6 +19,8 @@ from typing import Any
 
 PRIVATE = "kvassay_wheel."
 """What the names of the executed files begin with."""
+CALL_LIMIT = 300.0
+"""Seconds that one call of a kernel may take, as it is interpreted."""
 
 
 def root_of(package: str) -> Path:

@@ -305,13 +305,6 @@ fault(
     "ahead = (keys[None, :] - positions[:, None])",
     "ahead = (keys[None, :] - 0 * positions[:, None])",
 )
-fault(
-    "alibi-of-kv-head",
-    "K7 K9",
-    "oracle",
-    "tl.load(slopes + head)",
-    "tl.load(slopes + kv_head + 0 * head)",
-)
 fault("sink-missing", "K9", "score-pipeline", "    if SINKS and not SPLIT:\n", "    if False:\n")
 fault(
     "sink-missing-in-merge",

@@ -5,8 +5,8 @@ ones before. Only full blocks have one. A sub-agent stands among the requests of
 an entry with requests of its own, whose times count from its start; ids are shared with it.
 
 A request's arrival counts from the start of its conversation (`session`), not of the file.
-Contexts shrink where a conversation was compacted, and a request may have generated nothing. Durations may be
-missing.
+Contexts shrink where a conversation was compacted, and a request may have generated nothing.
+Durations may be missing.
 """
 
 from __future__ import annotations

@@ -262,3 +262,39 @@ def test_blocks_differ_from_their_first_token_on_and_tails_are_nobody_elses() ->
     seen = [tuple(encoded([id], number)) for id in range(5) for number in range(5)]
     assert len({tokens[0] for tokens in seen}) == 5
     assert not {tokens[0] for tokens in seen} & {tokens[-1] for tokens in seen}
+
+
+@pytest.mark.parametrize(
+    "registration",
+    [
+        RADIX,
+        HASHED,
+        named("control-publish-at-finish", CONTROLS),
+        named("control-remap", CONTROLS),
+        named("control-may-evict", CONTROLS),
+        named("control-watermark", CONTROLS),
+        named("control-lookahead", CONTROLS),
+        named("control-row-limit", CONTROLS),
+        named("control-evict-all", CONTROLS),
+        named("control-drop-one", CONTROLS),
+    ],
+    ids=lambda entry: entry.name,
+)
+def test_right_managers_have_no_false_hits_however_many_are_live(
+    random_prompts: Draw, registration: Registration
+) -> None:
+    hits = waited = 0
+    for seed in range(30):
+        rng = Random(seed)
+        stream = random_prompts(rng, rng.choice([6, 25]), 50)
+        capacity = longest(stream) + rng.choice([2, 8, 40])
+        got = replay(registration, stream, capacity, concurrency=rng.choice([1, 2, 5]))
+        assert got.false == 0
+        assert got.hits + got.missed == got.ceiling
+        assert got.requests + got.refused == len(stream)
+        assert got.evictions is not None
+        assert 0 <= got.evictions <= got.blocks - got.hits + got.requests
+        hits += got.hits
+        waited += got.waited
+    assert hits > 50
+    assert waited > 0

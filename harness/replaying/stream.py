@@ -22,7 +22,7 @@ def prompts(requests: Iterable[TraceRequest], *, full_only: bool = False) -> Ite
 
     Raises `NoBlocks` for a request that has no ids.
     """
-    tree = _PrefixTree()
+    tree = PrefixTree()
     for number, one in enumerate(requests):
         if one.blocks is None:
             raise NoBlocks(f"request {number}: lengths alone, or segments, but no block ids")
@@ -32,12 +32,12 @@ def prompts(requests: Iterable[TraceRequest], *, full_only: bool = False) -> Ite
 
 def segment_prompts(requests: Iterable[TraceRequest]) -> Iterator[Prompt]:
     """The same with a prompt's segments for blocks."""
-    tree = _PrefixTree()
+    tree = PrefixTree()
     for one in requests:
         yield tree.numbered([segment.id for segment in one.segments])
 
 
-class _PrefixTree:
+class PrefixTree:
     """Numbers prefixes in the order in which they first appear."""
 
     def __init__(self) -> None:

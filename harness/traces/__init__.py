@@ -1,0 +1,1 @@
+"""Readers of public request traces: lengths, times and block ids, never a prompt's text."""

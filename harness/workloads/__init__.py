@@ -1,0 +1,1 @@
+"""Generated traffic: exact token ids, and hits that are known beforehand."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from kvassay.harness.attention.wrong import Refused
 from kvassay.impls.engines import sglang_triton, wheel_kernels
 
 pytest.importorskip("triton", reason=f"needs Triton: {sglang_triton.INSTALL}")
+if find_spec("sglang") is None:
+    pytest.skip(f"needs SGLang: {sglang_triton.INSTALL}", allow_module_level=True)
 
 ONE = {"num_q_heads": 2, "num_kv_heads": 2}
 DECODE = Case(((70, 1), (17, 1), (5, 0)))

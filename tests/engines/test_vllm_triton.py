@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,8 @@ from kvassay.harness.attention.wrong import Refused
 from kvassay.impls.engines import vllm_triton, vllm_triton_merge, vllm_triton_prefix, wheel_kernels
 
 pytest.importorskip("triton", reason=f"needs Triton: {vllm_triton.INSTALL}")
+if find_spec("vllm") is None:
+    pytest.skip(f"needs vLLM: {vllm_triton.INSTALL}", allow_module_level=True)
 
 DECODE = Case(((40, 1), (17, 1)))
 CHUNKS = Case(((37, 5), (20, 20), (5, 0)))

@@ -24,6 +24,12 @@ from kvassay.impls.interpreted import DECLARED, triton_attention
 pytest.importorskip("triton")
 
 EFFORT = Effort(seconds=10.0, shrink_seconds=0.0)
+EVERY = 3
+"""Which part of the faults is tried without --long: each takes seconds in the interpreter."""
+PLANTED = [
+    pytest.param(name, marks=[pytest.mark.long] if number % EVERY else [])
+    for number, name in enumerate(FAULTS)
+]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +70,7 @@ def test_there_are_enough_faults() -> None:
     assert len(FAULTS) >= 40
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_fault_is_convicted_by_the_check_named(name: str, accepted: dict[Case, bool]) -> None:
     fault = FAULTS[name]
 

@@ -272,7 +272,7 @@ fault(
 )
 fault(
     "last-row-unwritten",
-    "K1 K3 K13",
+    "K1 K3 K12 K13",
     "output[rows], lse[rows] = _attend(batch, sequence, rows)",
     "done, told = _attend(batch, sequence, rows)\n"
     "                kept = len(done) - (sequence > 0)\n"

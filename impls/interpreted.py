@@ -9,6 +9,7 @@ Importing this file imports neither torch nor Triton; building a kernel does.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kvassay.harness.contract import (
     Capability,
@@ -19,6 +20,9 @@ from kvassay.harness.contract import (
     Tail,
 )
 from kvassay.harness.registry import implementation
+
+if TYPE_CHECKING:
+    from kvassay.impls.triton_plan import Tuning
 
 CAPABILITIES = frozenset(
     {
@@ -43,14 +47,20 @@ DECLARED = Declaration(
 )
 
 
-def _build(batch_invariant: bool) -> PagedAttention:
+def usual_tuning() -> Tuning:
+    """Triton made ready for what is here, the GPU or the interpreter, and the tuning for it."""
     from kvassay.harness.interpreter import use_interpreter
 
     interpreted = use_interpreter()
-    from kvassay.impls.triton_attention import TritonAttention
     from kvassay.impls.triton_plan import SMALL, tuning_here
 
-    tuning = SMALL if interpreted else tuning_here()
+    return SMALL if interpreted else tuning_here()
+
+
+def _build(batch_invariant: bool) -> PagedAttention:
+    tuning = usual_tuning()
+    from kvassay.impls.triton_attention import TritonAttention
+
     return TritonAttention(tuning, batch_invariant=batch_invariant)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from kvassay.impls import triton_kernels
+from kvassay.impls.faulty.edits import replaced_once
 from kvassay.impls.faulty.triton_edits import KERNELS, loaded
 from kvassay.impls.triton_shipped import Shipped, configuration
 
@@ -62,9 +63,7 @@ def _edited(one: Shipped, *edits: tuple[str, str]) -> Shipped:
     """The kernel with text replaced that must occur once."""
     source = inspect.getsource(triton_kernels)
     for old, new in edits:
-        if source.count(old) != 1:
-            raise ValueError(f"expected {old!r} once, found it {source.count(old)} times")
-        source = source.replace(old, new)
+        source = replaced_once(source, old, new, where=KERNELS)
     kernel: Any = loaded(KERNELS, source).paged_attention_kernel
     return replace(one, launch=replace(one.launch, kernel=kernel))
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from kvassay.harness.contract import Declaration, Determinism, PagedAttention, Rounding, Tail
 from kvassay.harness.registry import implementation
+from kvassay.impls.faulty.edits import replaced_once
 from kvassay.impls.faulty.kernel_controls import ALL
 
 TORCH = "kvassay.impls.torch_attention"
@@ -52,13 +53,12 @@ def edited(name: str, old: str, new: str) -> ModuleType:
     if spec is None or spec.origin is None:
         raise ValueError(f"no module {name}")
     source = Path(spec.origin).read_text(encoding="utf-8")
-    if source.count(old) != 1:
-        raise ValueError(f"{name}: expected {old!r} once, found it {source.count(old)} times")
+    source = replaced_once(source, old, new, where=name)
     module = ModuleType(f"{name}_with_a_fault")
     module.__file__ = spec.origin
     # Data classes look themselves up by the name of their module.
     module.__dict__["__name__"] = name
-    exec(compile(source.replace(old, new), spec.origin, "exec"), vars(module))
+    exec(compile(source, spec.origin, "exec"), vars(module))
     return module
 
 

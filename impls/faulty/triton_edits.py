@@ -17,6 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kvassay.impls.faulty.edits import replaced_once
+from kvassay.impls.interpreted import usual_tuning
+
 KERNELS = "kvassay.impls.triton_kernels"
 PLAN = "kvassay.impls.triton_plan"
 LAUNCH = "kvassay.impls.triton_attention"
@@ -37,11 +40,8 @@ class TritonFault:
 
     def build(self) -> Any:
         """The kernel with the edit in it."""
-        from kvassay.harness.interpreter import use_interpreter
-
-        interpreted = use_interpreter()
-        plan, launch = import_module(PLAN), self._launch()
-        return launch.TritonAttention(plan.SMALL if interpreted else plan.Tuning())
+        tuning = usual_tuning()
+        return self._launch().TritonAttention(tuning)
 
     def _launch(self) -> ModuleType:
         """The module that launches, with the edit in it or in a module that it uses."""
@@ -56,10 +56,8 @@ class TritonFault:
 
     def _edited(self) -> ModuleType:
         source = inspect.getsource(import_module(self.module))
-        if source.count(self.old) != 1:
-            found = source.count(self.old)
-            raise ValueError(f"{self.module}: expected {self.old!r} once, found it {found} times")
-        return loaded(self.module, source.replace(self.old, self.new))
+        edited = replaced_once(source, self.old, self.new, where=self.module)
+        return loaded(self.module, edited)
 
 
 def loaded(name: str, source: str) -> ModuleType:

@@ -21,6 +21,11 @@ def registered(module: str, name: str) -> registry.Registration:
     return {entry.name: entry for entry in registry.find(module)}[name]
 
 
+def pairs(lattice: dict[str, dict[str, Case]]) -> list[tuple[str, str]]:
+    """Every kernel of a lattice with each of its cases, by name."""
+    return [(name, case) for name, cases in lattice.items() for case in cases]
+
+
 def judged(kernel: Kernel, case: Case) -> Judgement:
     """One case against the oracle."""
     built = kernel.build(case)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from kernels_of_wheels import Edit, edited, judged, registered
+from kernels_of_wheels import Edit, edited, judged, pairs, registered
 
 from kvassay.harness.attention.case import CacheLayout, Case, Garbage, RowLayout, Scaling
 from kvassay.harness.attention.driver import Kernel
@@ -149,10 +149,6 @@ FAULTS: dict[str, tuple[str, Case, Edit]] = {
 
 def kernel(name: str) -> Kernel:
     return Kernel.of(registered(sglang_triton.__name__, name))
-
-
-def pairs(lattice: dict[str, dict[str, Case]]) -> list[tuple[str, str]]:
-    return [(name, case) for name, cases in lattice.items() for case in cases]
 
 
 def test_importing_the_adapter_imports_neither_torch_nor_triton() -> None:

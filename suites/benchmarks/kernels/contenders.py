@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from kvassay.harness.contract import AttentionBatch, AttentionResult, Capability, PagedAttention
 from kvassay.harness.registry import find
 from kvassay.harness.timing import Call
+from kvassay.impls.interpreted import usual_tuning
 from kvassay.suites.benchmarks.kernels.batches import dense, with_buffers
 
 Prepare = Callable[[AttentionBatch], Call]
@@ -27,13 +28,11 @@ class NotOffered(Exception):
 
 def triton(tuning: Any = None, *, batch_invariant: bool = False) -> Prepare:
     """The built-in kernel, planned before; `tuning` as in `impls.triton_plan`, or its default."""
-    from kvassay.harness.interpreter import use_interpreter
-
-    interpreted = use_interpreter()
+    usual = usual_tuning()
     from kvassay.impls.triton_attention import launches
-    from kvassay.impls.triton_plan import SMALL, plan, tuning_here
+    from kvassay.impls.triton_plan import plan
 
-    chosen = tuning or (SMALL if interpreted else tuning_here())
+    chosen = tuning or usual
 
     def prepare(batch: AttentionBatch) -> Call:
         own = with_buffers(batch)

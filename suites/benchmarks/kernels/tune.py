@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from kvassay.harness.roofline import floor, work
+from kvassay.impls.interpreted import usual_tuning
 from kvassay.suites.benchmarks.kernels import report, shapes
 from kvassay.suites.benchmarks.kernels.ceilings import measured
 from kvassay.suites.benchmarks.kernels.contenders import Prepare, triton
@@ -42,13 +43,7 @@ def variants(default: Any) -> Iterator[tuple[str, Any]]:
 
 def contenders() -> dict[str, Prepare]:
     """The variants, each ready to prepare a batch."""
-    from kvassay.harness.interpreter import use_interpreter
-
-    interpreted = use_interpreter()
-    from kvassay.impls.triton_plan import SMALL, tuning_here
-
-    default = SMALL if interpreted else tuning_here()
-    return {name: triton(tuning) for name, tuning in variants(default)}
+    return {name: triton(tuning) for name, tuning in variants(usual_tuning())}
 
 
 def ranking(table: Table) -> list[tuple[float, str]]:

@@ -1,0 +1,1 @@
+"""Latency metrics: what is computed from the timelines of requests."""

@@ -7,8 +7,10 @@ state, so that a misuse changes nothing.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Container, Mapping, Sequence
 from operator import index
+from sys import byteorder
 from typing import Any, TypeVar
 
 Live = TypeVar("Live")
@@ -42,6 +44,41 @@ def token_list(tokens: Sequence[int]) -> list[int]:
     if min(values) < 0:
         raise ValueError(f"tokens: expected ints >= 0, got {min(values)}")
     return values
+
+
+def token_array(tokens: Sequence[int]) -> array[int]:
+    """The tokens as a new array of unsigned 64-bit numbers, at least one, none above 2**63 - 1.
+
+    The conversion itself refuses what is no integer and what is negative: a pass over Python
+    objects less than `token_list` needs. A bool counts as the integer that it is.
+    """
+    try:
+        values = array("Q", list(tokens) if isinstance(tokens, _BYTES) else tokens)
+    except OverflowError:
+        raise ValueError(f"tokens: expected ints in 0..2**63 - 1, got {_outside(tokens)}") from None
+    except TypeError:
+        raise ValueError(f"tokens: expected a sequence of ints, got {tokens!r}") from None
+    if not values:
+        raise ValueError("tokens: expected at least one token, got none")
+    # No byte with the highest bit set among the highest bytes: what ASCII is.
+    if not values.tobytes()[_HIGHEST_BYTES].isascii():
+        raise ValueError(f"tokens: expected ints in 0..2**63 - 1, got {max(values)}")
+    return values
+
+
+_BYTES = (bytes, bytearray)  # would be taken for the memory of an array
+_HIGHEST_BYTES = slice(7 if byteorder == "little" else 0, None, 8)
+
+
+def one_token(token: int) -> int:
+    """The token as `token_array` would hold it."""
+    if type(token) is int and 0 <= token < 1 << 63:
+        return token
+    return token_array([token])[0]
+
+
+def _outside(tokens: Sequence[int]) -> int:
+    return next(token for token in map(index, tokens) if not 0 <= token < 1 << 64)
 
 
 def field_of(key: Any, name: str) -> Any:

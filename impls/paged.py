@@ -142,11 +142,12 @@ class PagedManager:
 
     def counters(self) -> Counters:
         """Blocks by state."""
-        return self._pool.counters()
+        free = len(self._pool.free)
+        return Counters(free=free, cached=0, used=self.num_blocks - free)
 
     def refcounts(self) -> dict[int, int]:
         """For each block in use, the number of tables that hold it."""
-        return self._pool.refcounts()
+        return {block: users for block, users in enumerate(self._pool.users) if users}
 
     def _blocks(self, length: int) -> int:
         return -(-length // self.block_size)

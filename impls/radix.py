@@ -20,6 +20,7 @@ published. Invariants of the whole:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from kvassay.harness.contract import (
@@ -41,10 +42,18 @@ from kvassay.harness.contract import (
 )
 from kvassay.harness.registry import implementation
 from kvassay.impls.block_pool import BlockPool
-from kvassay.impls.inputs import live_request, new_children, new_request, token_list, whole
-from kvassay.impls.radix_key import Element, elements_of, space_of
-from kvassay.impls.radix_request import RadixRequest, RequestTables, require
-from kvassay.impls.radix_tree import RadixTree, TreeNode
+from kvassay.impls.inputs import (
+    live_request,
+    new_children,
+    new_request,
+    one_token,
+    token_array,
+    whole,
+)
+from kvassay.impls.radix_key import Elements, elements_of, space_of
+from kvassay.impls.radix_request import RequestTables, require
+from kvassay.impls.radix_state import RadixRequest, TreeNode
+from kvassay.impls.radix_tree import RadixTree
 
 
 class _Plan(NamedTuple):
@@ -119,7 +128,7 @@ class RadixManager:
         A hit that ends inside a block shares the full blocks and copies the last one.
         """
         new_request(request, self._live)
-        elements = elements_of(key)
+        elements = self._elements(key)
         plan = self._plan(key, elements)
         require(plan.need, plan.room)
         full = plan.hit // self.block_size * self.block_size
@@ -127,13 +136,14 @@ class RadixManager:
         self._tables.take(state, plan.need, plan.source)
         state.slots = len(elements)
         state.committed = plan.hit
+        self._tables.note_room(state)
         self._live[request] = state
         return plan.hit
 
     def begin(self, request: str, key: CacheKey) -> int:
         """Share what is resident, a partial last block included, and take no block yet."""
         new_request(request, self._live)
-        elements = elements_of(key)
+        elements = self._elements(key)
         node, hit = self._look_up(key, elements)
         end = hit
         if hit % self.block_size:
@@ -150,39 +160,48 @@ class RadixManager:
         state = live_request(request, self._live)
         left = len(state.elements) - state.slots
         self._tables.grow(state, state.slots + whole(num_tokens, "num_tokens", 1, left))
+        self._tables.note_room(state)
         return state.slots
 
     def can_admit(self, key: CacheKey) -> bool:
         """Whether `admit` would succeed now."""
-        plan = self._plan(key, elements_of(key))
+        plan = self._plan(key, self._elements(key))
         return plan.need <= plan.room
 
     def peek(self, key: CacheKey) -> int:
         """The hit that `admit` would return now."""
-        return self._plan(key, elements_of(key)).hit
+        return self._plan(key, self._elements(key)).hit
 
     # --------------------------------------------------------------------------- a request's life
 
     def append(self, request: str, tokens: Sequence[int], drafts: int = 0) -> None:
         """Slots for further tokens, of which the last `drafts` are unverified."""
-        state = live_request(request, self._live)
-        added = token_list(tokens)
-        drafts = whole(drafts, "drafts", 0, len(added))
-        if state.slots < len(state.elements):
-            raise ValueError(
-                f"append: {request!r} has slots for {state.slots} of the {len(state.elements)} "
-                "tokens of its prompt; expected all of them to be reserved"
-            )
-        self._expect_no_drafts("append", request, state)
-        self._tables.grow(state, state.slots + len(added))
+        try:
+            state = self._live[request]
+        except (KeyError, TypeError):
+            state = live_request(request, self._live)
+        if type(tokens) is list and len(tokens) == 1 and state.slots < state.room and drafts == 0:
+            state.elements.append(one_token(tokens[0]))  # a decode step inside its own block
+            state.slots += 1
+            return
+        added = token_array(tokens)
+        length = state.slots + len(added)
+        if length > state.room or drafts != 0:
+            self._make_room(request, state, length, whole(drafts, "drafts", 0, len(added)))
         state.elements += added
-        state.drafts = drafts
+        state.slots = length
 
     def commit(self, request: str, num_tokens: int) -> None:
         """The KV of the first `num_tokens` tokens is written: look-ups may find it."""
-        state = live_request(request, self._live)
-        state.committed = whole(num_tokens, "num_tokens", state.committed + 1, state.slots)
-        self._tables.publish(state)
+        try:
+            state = self._live[request]
+        except (KeyError, TypeError):
+            state = live_request(request, self._live)
+        if type(num_tokens) is not int or not state.committed < num_tokens <= state.slots:
+            num_tokens = whole(num_tokens, "num_tokens", state.committed + 1, state.slots)
+        state.committed = num_tokens
+        if state.node.writer is not state:
+            self._tables.publish(state)
 
     def accept(self, request: str, num_drafts: int) -> None:
         """Keep the first `num_drafts` drafts as ordinary tokens and drop the others."""
@@ -190,9 +209,8 @@ class RadixManager:
         if not state.drafts:
             raise ValueError(f"accept: {request!r} has no drafts; expected some to be pending")
         kept = whole(num_drafts, "num_drafts", 0, state.drafts)
-        dropped = state.drafts - kept
+        self._tables.shorten(state, state.slots - (state.drafts - kept))
         state.drafts = 0
-        self._tables.shorten(state, state.slots - dropped)
         self._tables.publish(state)
 
     def fork(self, parent: str, children: Sequence[str]) -> None:
@@ -212,8 +230,9 @@ class RadixManager:
         """Drop the slots past the first `num_tokens`; what was published stays findable."""
         state = live_request(request, self._live)
         length = whole(num_tokens, "num_tokens", 1, state.slots)
-        state.drafts = max(0, state.drafts - (state.slots - length))
+        dropped = state.slots - length
         self._tables.shorten(state, length)
+        state.drafts = max(0, state.drafts - dropped)
 
     def release(self, request: str, outcome: Outcome = Outcome.FINISHED) -> None:
         """The request leaves; what it published stays, idle and the most recent."""
@@ -250,17 +269,42 @@ class RadixManager:
 
     def take_events(self) -> list[CacheEvent]:
         """What became findable or was lost since the last call, token by token."""
+        for state in self._live.values():
+            if state.node.writer is state:
+                self._tree.settle(state.node)
         return self._tree.take_events()
 
     def counters(self) -> Counters:
         """Blocks by state."""
-        return self._pool.counters()
+        return self._tree.counters()
 
     def refcounts(self) -> dict[int, int]:
         """For each block in use, the number of tables that hold it."""
-        return self._pool.refcounts()
+        counts = self._tree.refcounts()
+        for state in self._live.values():
+            counts.update({block: self._pool.users[block] for block in self._tables.private(state)})
+        return counts
 
     # ---------------------------------------------------------------------------------- internals
+
+    def _elements(self, key: CacheKey) -> Elements:
+        contents = self._tree.contents
+        if contents.crowded:
+            stored = (node.elements for node in self._tree.nodes())
+            contents.keep(chain(stored, (state.elements for state in self._live.values())))
+        return elements_of(key, contents)
+
+    def _make_room(self, request: str, state: RadixRequest, length: int, drafts: int) -> None:
+        """Slots up to `length`, where it takes more than a look at the request's own block."""
+        if state.slots < len(state.elements):
+            raise ValueError(
+                f"append: {request!r} has slots for {state.slots} of the {len(state.elements)} "
+                "tokens of its prompt; expected all of them to be reserved"
+            )
+        self._expect_no_drafts("append", request, state)
+        self._tables.grow(state, length)
+        state.drafts = drafts
+        self._tables.note_room(state)
 
     def _expect_no_drafts(self, operation: str, request: str, state: RadixRequest) -> None:
         if state.drafts:
@@ -268,14 +312,14 @@ class RadixManager:
                 f"{operation}: {request!r} has {state.drafts} drafts pending; expected accept first"
             )
 
-    def _look_up(self, key: CacheKey, elements: list[Element]) -> tuple[TreeNode, int]:
+    def _look_up(self, key: CacheKey, elements: Elements) -> tuple[TreeNode, int]:
         return self._tree.descend(self._tree.root(space_of(key)), elements, len(elements) - 1)
 
-    def _plan(self, key: CacheKey, elements: list[Element]) -> _Plan:
+    def _plan(self, key: CacheKey, elements: Elements) -> _Plan:
         node, hit = self._look_up(key, elements)
         full = hit // self.block_size
         need = self._tables.blocks(len(elements)) - full
-        room = self._pool.available() - self._tree.idle_blocks(node, full)
+        room = self._tree.available() - self._tree.idle_blocks(node, full)
         source = -1
         if hit % self.block_size:
             owner = self._tree.owner(node, full)

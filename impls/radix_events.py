@@ -6,24 +6,24 @@ is recorded, and no id given, before somebody asks for the first time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 
 from kvassay.harness.contract import CacheEvent, EventKind
-from kvassay.impls.radix_key import Element, Space, spans_of, tokens_of
+from kvassay.impls.radix_key import Contents, Elements, Space
 
 
 class EventLog:
     """Events since the last `take`, once `recording` is set."""
 
-    __slots__ = ("_events", "_next_entry", "recording")
+    __slots__ = ("_contents", "_events", "_next_entry", "recording")
 
-    def __init__(self) -> None:
+    def __init__(self, contents: Contents) -> None:
         self.recording = False
+        self._contents = contents
         self._events: list[CacheEvent] = []
         self._next_entry = 0
 
-    def stored(self, parent: int | None, elements: Sequence[Element], space: Space) -> list[int]:
+    def stored(self, parent: int | None, elements: Elements, space: Space) -> list[int]:
         """Record a run of new tokens below `parent`; returns their entries."""
         if not self.recording:
             return []
@@ -34,10 +34,10 @@ class EventLog:
                 EventKind.STORED,
                 entries=tuple(entries),
                 parent=parent,
-                tokens=tokens_of(elements),
+                tokens=self._contents.tokens_of(elements),
                 salt=space[0],
                 adapter=space[1],
-                spans=spans_of(elements),
+                spans=self._contents.spans_of(elements),
             )
         )
         return entries

@@ -1,9 +1,9 @@
 """`radix-index`: the tree of RadixAttention by itself, token values in, token values out.
 
 A compressed tree whose symbol is a page of `page_size` tokens: a path from a root spells a
-prefix, an edge carries one or more pages and, for each, the values that were inserted with it
+prefix, an edge carries one or more pages and, for each token, the value that was inserted with it
 (slot numbers, for a cache that is built on top). A key is cut to whole pages before anything
-else, so that nothing in here knows of tokens that do not fill one.
+else, so that nothing in here knows of tokens that do not fill one; lengths are in tokens.
 
 * Where an access ends inside an edge, the edge is split. The node that was there stays the lower
   part: whoever holds it goes on to hold the very same prefix. The new upper part takes over its
@@ -21,9 +21,10 @@ Salt and adapter choose the root; the content of a multimodal span is part of it
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from operator import index as as_int
-from typing import TypeAlias
 
 from kvassay.harness.contract import (
     CacheKey,
@@ -40,10 +41,7 @@ from kvassay.harness.contract import (
 from kvassay.harness.contract import Node as Snapshot
 from kvassay.harness.registry import implementation
 from kvassay.impls.inputs import whole
-from kvassay.impls.radix_key import Element, Space, elements_of, space_of, tokens_of
-
-Page: TypeAlias = tuple[Element, ...]
-Values: TypeAlias = tuple[int, ...]
+from kvassay.impls.radix_key import Contents, Elements, Space, common, elements_of, space_of
 
 DECLARATION = Declaration(
     capabilities=frozenset(
@@ -67,18 +65,18 @@ DECLARATION = Declaration(
 
 
 class Node:
-    """Pages below those of the parent, and their values."""
+    """Whole pages below those of the parent, and their values."""
 
-    __slots__ = ("children", "id", "locks", "pages", "parent", "used", "values")
+    __slots__ = ("children", "elements", "id", "locks", "parent", "used", "values")
 
     def __init__(
-        self, number: int, parent: Node | None, pages: list[Page], values: list[Values]
+        self, number: int, parent: Node | None, elements: Elements, values: list[int]
     ) -> None:
         self.id = number
         self.parent = parent
-        self.pages = pages
-        self.values = values
-        self.children: dict[Page, Node] = {}  # by their first page
+        self.elements = elements
+        self.values = values  # one for each element
+        self.children: dict[bytes, Node] = {}  # by their first page
         self.locks = 0  # locks of this node and of all below it
         self.used = 0  # time of the last access
 
@@ -102,8 +100,9 @@ class RadixIndex:
         self.page_size = whole(page_size, "page_size", 1)
         self.capacity = None if capacity is None else whole(capacity, "capacity", 0)
         self._roots: dict[Space, Node] = {}
-        self._total = 0  # pages
-        self._protected = 0  # pages of locked nodes
+        self._contents = Contents()
+        self._total = 0  # tokens
+        self._protected = 0  # tokens of locked nodes
         self._clock = 0  # one tick for each access
         self._version = 0  # one for each change of what is stored
         self._count = 0  # nodes made so far
@@ -112,30 +111,28 @@ class RadixIndex:
 
     def match(self, key: CacheKey) -> Match:
         """Longest stored prefix in whole pages, its values, and a handle to lock it by."""
-        pages = self._pages_of(key)
-        node, found = self._descend(self._root(key), pages)
+        node, found = self._descend(self._root(key), self._whole_pages(key))
         self._touch(node)
-        values = [value for page in self._path_values(node) for value in page]
-        return Match(found * self.page_size, values, Handle(node, self._version))
+        return Match(found, self._path_values(node), Handle(node, self._version))
 
     def insert(self, key: CacheKey, values: Sequence[int]) -> int:
         """Store a key; the caller keeps the values of what was there and of an unaligned tail.
 
         Returns how many leading tokens were there. `OutOfBlocks` if the rest does not fit.
         """
-        pages = self._pages_of(key)
-        paged = self._paged_values(key, values)
-        found = self._follow(self._root(key), pages)[2]
-        self._check_room(len(pages) - found)
-        node, found = self._descend(self._root(key), pages)
-        if found < len(pages):
-            node = self._attach(key, node, pages[found:], paged[found : len(pages)])
+        elements = self._whole_pages(key)
+        numbers = self._checked_values(key, values)
+        found = self._follow(self._root(key), elements)[2]
+        self._check_room(len(elements) - found)
+        node, found = self._descend(self._root(key), elements)
+        if found < len(elements):
+            node = self._attach(key, node, elements[found:], numbers[found : len(elements)])
         self._touch(node)
-        return found * self.page_size
+        return found
 
     def peek(self, key: CacheKey) -> int:
         """Length of the longest stored prefix; changes nothing."""
-        return self._follow(self._root(key), self._pages_of(key))[2] * self.page_size
+        return self._follow(self._root(key), self._whole_pages(key))[2]
 
     def lock(self, handle: Handle) -> None:
         """Protect the whole path of a match from eviction, until it is unlocked as often."""
@@ -158,25 +155,24 @@ class RadixIndex:
 
         Returns the values that were freed.
         """
-        wanted = -(-whole(num_tokens, "num_tokens", 1) // self.page_size)
+        size = self.page_size
+        wanted = -(-whole(num_tokens, "num_tokens", 1) // size) * size
         queue = [(self._rank(leaf), leaf.id, leaf) for leaf in self._evictable_leaves()]
         heapq.heapify(queue)
-        freed: list[Values] = []
+        freed: list[int] = []
         while queue and len(freed) < wanted:
             leaf = heapq.heappop(queue)[2]
             freed += self._shorten(leaf, wanted - len(freed))
             parent = leaf.parent
-            if not leaf.pages and parent is not None and self._is_evictable_leaf(parent):
+            if not leaf.elements and parent is not None and self._is_evictable_leaf(parent):
                 heapq.heappush(queue, (self._rank(parent), parent.id, parent))
         self._roots = {space: root for space, root in self._roots.items() if root.children}
-        return [value for page in freed for value in page]
+        return freed
 
     def reset(self) -> None:
         """Forget everything; `ValueError` while anything is locked."""
         if self._protected:
-            raise ValueError(
-                f"reset: {self._protected * self.page_size} tokens are locked; unlock them first"
-            )
+            raise ValueError(f"reset: {self._protected} tokens are locked; unlock them first")
         self._roots.clear()
         self._total = 0
         self._version += 1
@@ -185,8 +181,9 @@ class RadixIndex:
 
     def counters(self) -> IndexCounters:
         """Tokens that can be evicted, that are locked, and both."""
-        total, protected = self._total * self.page_size, self._protected * self.page_size
-        return IndexCounters(evictable=total - protected, protected=protected, total=total)
+        return IndexCounters(
+            evictable=self._total - self._protected, protected=self._protected, total=self._total
+        )
 
     def walk(self) -> list[Snapshot]:
         """Every node, parents first; what hangs from a root has no parent."""
@@ -194,8 +191,8 @@ class RadixIndex:
             Snapshot(
                 id=node.id,
                 parent=None if self._is_root(node.parent) else node.parent.id,
-                tokens=tokens_of([element for page in node.pages for element in page]),
-                values=tuple(value for page in node.values for value in page),
+                tokens=self._contents.tokens_of(node.elements),
+                values=tuple(node.values),
                 locks=node.locks,
             )
             for node in self._nodes()
@@ -204,26 +201,27 @@ class RadixIndex:
 
     # ------------------------------------------------------------------------------------- keys
 
-    def _pages_of(self, key: CacheKey) -> list[Page]:
-        """The whole pages of a key."""
-        elements, size = elements_of(key), self.page_size
-        stop = len(elements) // size * size
-        return [tuple(elements[start : start + size]) for start in range(0, stop, size)]
+    def _whole_pages(self, key: CacheKey) -> Elements:
+        """A key without the tokens at its end that fill no page."""
+        if self._contents.crowded:
+            self._contents.keep(node.elements for node in self._nodes())
+        elements = elements_of(key, self._contents)
+        del elements[len(elements) // self.page_size * self.page_size :]
+        return elements
 
-    def _paged_values(self, key: CacheKey, values: Sequence[int]) -> list[Values]:
-        """One value for each token, as pages."""
+    def _checked_values(self, key: CacheKey, values: Sequence[int]) -> list[int]:
+        """The values, one for each token of the key."""
         try:
             numbers = [as_int(value) for value in values]
         except TypeError:
             raise ValueError(f"values: expected a sequence of ints, got {values!r}") from None
         if len(numbers) != len(key.tokens):
             raise ValueError(f"values: expected {len(key.tokens)}, one a token, got {len(numbers)}")
-        size = self.page_size
-        return [tuple(numbers[start : start + size]) for start in range(0, len(numbers), size)]
+        return numbers
 
     def _root(self, key: CacheKey) -> Node:
         """The root of the key's space; a new one is part of the tree once something hangs on it."""
-        return self._roots.get(space_of(key)) or self._new_node(None, [], [])
+        return self._roots.get(space_of(key)) or self._new_node(None, array("Q"), [])
 
     def _check_handle(self, handle: Handle) -> None:
         if not isinstance(handle, Handle):
@@ -231,49 +229,57 @@ class RadixIndex:
 
     # ----------------------------------------------------------------------------------- the tree
 
-    def _new_node(self, parent: Node | None, pages: list[Page], values: list[Values]) -> Node:
+    def _new_node(self, parent: Node | None, elements: Elements, values: list[int]) -> Node:
         self._count += 1
-        return Node(self._count, parent, pages, values)
+        return Node(self._count, parent, elements, values)
 
-    def _follow(self, root: Node, pages: list[Page]) -> tuple[Node, int, int]:
+    def _page(self, elements: Elements, start: int = 0) -> bytes:
+        """The page that starts at a position, as children are found by it."""
+        return elements[start : start + self.page_size].tobytes()
+
+    def _follow(self, root: Node, elements: Elements) -> tuple[Node, int, int]:
         """Go down as far as pages agree.
 
-        Returns the last node entered, how many of its pages agree, and how many do in all.
+        Returns the last node entered, how many of its tokens agree, and how many do in all.
         """
         node, inside, found = root, 0, 0
-        while inside == len(node.pages) and found < len(pages):
-            child = node.children.get(pages[found])
+        while inside == len(node.elements) and found < len(elements):
+            child = node.children.get(self._page(elements, found))
             if child is None:
                 break
-            node, inside = child, common(child.pages, pages[found:])
+            node, inside = child, self._agreeing(child.elements, elements[found:])
             found += inside
         return node, inside, found
 
-    def _descend(self, root: Node, pages: list[Page]) -> tuple[Node, int]:
+    def _agreeing(self, left: Elements, right: Elements) -> int:
+        """Tokens of the pages that two runs have in common at their start."""
+        return common(left, right) // self.page_size * self.page_size
+
+    def _descend(self, root: Node, elements: Elements) -> tuple[Node, int]:
         """Like `_follow`, but the node returned ends where the agreement does."""
-        node, inside, found = self._follow(root, pages)
-        if inside < len(node.pages):
+        node, inside, found = self._follow(root, elements)
+        if inside < len(node.elements):
             node = self._split(node, inside)
         return node, found
 
     def _split(self, node: Node, count: int) -> Node:
-        """Give the first `count` pages of a node to a new node above it; returns that one."""
-        upper = self._new_node(node.parent, node.pages[:count], node.values[:count])
+        """Give the first `count` tokens of a node to a new node above it; returns that one."""
+        upper = self._new_node(node.parent, node.elements[:count], node.values[:count])
         upper.locks, upper.used = node.locks, node.used
         assert node.parent is not None
-        node.parent.children[upper.pages[0]] = upper
+        node.parent.children[self._page(upper.elements)] = upper
         node.parent = upper
-        node.pages, node.values = node.pages[count:], node.values[count:]
-        upper.children[node.pages[0]] = node
+        node.elements, node.values = node.elements[count:], node.values[count:]
+        upper.children[self._page(node.elements)] = node
         return upper
 
-    def _attach(self, key: CacheKey, node: Node, pages: list[Page], values: list[Values]) -> Node:
+    def _attach(self, key: CacheKey, node: Node, elements: Elements, values: list[int]) -> Node:
         """A new leaf below `node`."""
-        leaf = self._new_node(node, pages, values)
+        leaf = self._new_node(node, elements, values)
         if node.parent is None:
             self._roots[space_of(key)] = node
-        node.children[pages[0]] = leaf
-        self._total += len(pages)
+        node.children[self._page(elements)] = leaf
+        self._total += len(elements)
         self._version += 1
         return leaf
 
@@ -287,13 +293,13 @@ class RadixIndex:
         for each in self._path(node):
             before = each.locks
             each.locks += number
-            self._protected += (bool(each.locks) - bool(before)) * len(each.pages)
+            self._protected += (bool(each.locks) - bool(before)) * len(each.elements)
 
     # --------------------------------------------------------------------------------- eviction
 
-    def _check_room(self, num_pages: int) -> None:
-        needed = (self._total + num_pages) * self.page_size
-        if num_pages and self.capacity is not None and needed > self.capacity:
+    def _check_room(self, num_tokens: int) -> None:
+        needed = self._total + num_tokens
+        if num_tokens and self.capacity is not None and needed > self.capacity:
             raise OutOfBlocks(f"{needed} tokens would be stored, {self.capacity} may be")
 
     def _evictable_leaves(self) -> Iterator[Node]:
@@ -306,12 +312,12 @@ class RadixIndex:
         """The leaf with the lowest one goes first. No two are equal: an access has one leaf."""
         return leaf.used
 
-    def _shorten(self, leaf: Node, num_pages: int) -> list[Values]:
+    def _shorten(self, leaf: Node, num_tokens: int) -> list[int]:
         """Take pages off the end of a leaf, and the leaf away if none is left."""
-        kept = max(0, len(leaf.pages) - num_pages)
+        kept = max(0, len(leaf.elements) - num_tokens)
         freed = leaf.values[kept:]
-        first = leaf.pages[0]
-        del leaf.pages[kept:], leaf.values[kept:]
+        first = self._page(leaf.elements)
+        del leaf.elements[kept:], leaf.values[kept:]
         if not kept:
             assert leaf.parent is not None
             del leaf.parent.children[first]
@@ -327,9 +333,9 @@ class RadixIndex:
             yield node
             node = node.parent
 
-    def _path_values(self, node: Node) -> list[Values]:
-        path = list(self._path(node))
-        return [page for each in reversed(path) for page in each.values]
+    def _path_values(self, node: Node) -> list[int]:
+        path = [each.values for each in self._path(node)]
+        return list(chain.from_iterable(reversed(path)))
 
     def _nodes(self) -> Iterator[Node]:
         """All nodes, roots included, parents first."""
@@ -342,13 +348,3 @@ class RadixIndex:
     @staticmethod
     def _is_root(node: Node | None) -> bool:
         return node is None or node.parent is None
-
-
-def common(left: Sequence[Page], right: Sequence[Page]) -> int:
-    """Pages that two sequences have in common at their start."""
-    count = 0
-    for one, other in zip(left, right, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count

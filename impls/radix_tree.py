@@ -16,8 +16,9 @@ rules of ownership:
 Requests *pin* the node up to whose end the tree's blocks stand in their table; a pin locks the
 path up to the root. A pinned node keeps its tail, also as an inner node: it is in a table.
 
-* A locked node's blocks all stand in live tables, an unlocked node's in none. Hence what the pool
-  counts as idle is exactly what eviction can free.
+* A locked node's blocks all stand in live tables, an unlocked node's in none: a table that shares
+  a prefix of a thousand blocks counts as one lock on each node, not on each block, and `idle`, the
+  blocks of unlocked nodes, is exactly what eviction can free.
 * The unlocked nodes form one list by recency. A path becomes unlocked from its deepest node up,
   and a node cannot be locked below an unlocked one; so a child always comes before its parent,
   the head of the list is a leaf, and the least recent block is found at once.
@@ -27,71 +28,36 @@ path up to the root. A pinned node keeps its tail, also as an inner node: it is 
 
 from __future__ import annotations
 
-from kvassay.harness.contract import CacheEvent
+from collections.abc import Iterator
+
+from kvassay.harness.contract import CacheEvent, Counters
 from kvassay.impls.block_pool import BlockPool
 from kvassay.impls.radix_events import EventLog
-from kvassay.impls.radix_key import Element, Space
-
-
-class TreeNode:
-    """Tokens [start, end) of a prefix and the blocks that hold them."""
-
-    __slots__ = (
-        "blocks",
-        "children",
-        "elements",
-        "end",
-        "entries",
-        "locks",
-        "newer",
-        "older",
-        "parent",
-        "pins",
-        "space",
-        "start",
-    )
-
-    def __init__(
-        self,
-        parent: TreeNode | None,
-        space: Space,
-        start: int,
-        elements: list[Element],
-        blocks: list[int],
-    ) -> None:
-        self.parent = parent
-        self.space = space
-        self.start = start
-        self.end = start + len(elements)
-        self.elements = elements
-        self.blocks = blocks
-        self.entries: list[int] = []  # ids in the event log, one per element once it records
-        self.children: dict[Element, TreeNode] = {}  # by their first element
-        self.pins = 0  # requests that pin this very node
-        self.locks = 0  # pins here and below
-        self.older: TreeNode | None = None  # neighbours in the list of unlocked nodes
-        self.newer: TreeNode | None = None
+from kvassay.impls.radix_key import Contents, Elements, Space, common
+from kvassay.impls.radix_state import TreeNode
 
 
 class RadixTree:
     """The tree of all spaces, and the order in which its blocks are evicted."""
 
-    __slots__ = ("_block_size", "_list", "_log", "_pool", "_roots")
+    __slots__ = ("_block_size", "_list", "_log", "_pool", "_roots", "contents", "idle")
 
     def __init__(self, pool: BlockPool, block_size: int) -> None:
+        self.idle = 0  # blocks of unlocked nodes
+        self.contents = Contents()
         self._pool = pool
         self._block_size = block_size
         self._roots: dict[Space, TreeNode] = {}
-        self._log = EventLog()
+        self._log = EventLog(self.contents)
         self._list = _empty_list()
 
     # ------------------------------------------------------------------------------------ look-up
 
     def root(self, space: Space) -> TreeNode:
         """The root of a space; a new one becomes part of the tree when it is pinned."""
-        return self._roots.get(space) or TreeNode(None, space, 0, [], [])
+        return self._roots.get(space) or TreeNode.root(space)
 
-    def descend(self, node: TreeNode, elements: list[Element], stop: int) -> tuple[TreeNode, int]:
+    def descend(self, node: TreeNode, elements: Elements, stop: int) -> tuple[TreeNode, int]:
         """Follow elements[node.end:stop] down from `node`, as far as they are resident.
 
         Returns the last node entered and the position reached, which may lie inside it.
@@ -101,9 +67,11 @@ class RadixTree:
             child = node.children.get(elements[position])
             if child is None:
                 break
+            if child.writer is not None:
+                self.settle(child)
             reach = min(stop, child.end)
             if elements[position:reach] != child.elements[: reach - position]:
-                reach = position + _common(elements[position:reach], child.elements)
+                reach = position + common(elements[position:reach], child.elements)
             node, position = child, reach
             if position < child.end:
                 break
@@ -116,6 +84,8 @@ class RadixTree:
         """
         while index - node.start // self._block_size >= len(node.blocks):
             node = next(iter(node.children.values()))
+            if node.writer is not None:
+                self.settle(node)
         return node
 
     def block(self, node: TreeNode, index: int) -> int:
@@ -146,6 +116,39 @@ class RadixTree:
             above = above.parent
         return idle
 
+    def nodes(self) -> Iterator[TreeNode]:
+        """Every node that has tokens, parents first."""
+        below = [child for root in self._roots.values() for child in root.children.values()]
+        while below:
+            node = below.pop()
+            yield node
+            below += node.children.values()
+
+    # ----------------------------------------------------------------------------------- counting
+
+    def available(self) -> int:
+        """How many blocks can be handed out: the free ones, and the idle ones after eviction."""
+        return len(self._pool.free) + self.idle
+
+    def counters(self) -> Counters:
+        """Blocks by state."""
+        free, total = len(self._pool.free), len(self._pool.users)
+        return Counters(free=free, cached=self.idle, used=total - free - self.idle)
+
+    def tables_at_end(self, node: TreeNode) -> int:
+        """How many tables have the last block of a node, or of the path to it, through its pin."""
+        return node.pins if node.end % self._block_size else node.locks
+
+    def refcounts(self) -> dict[int, int]:
+        """For each block of a locked node, the number of tables that have it."""
+        counts: dict[int, int] = {}
+        for node in self.nodes():
+            if node.locks:
+                counts.update(dict.fromkeys(node.blocks, node.locks))
+                if self._has_tail(node):
+                    counts[node.blocks[-1]] = node.pins
+        return counts
+
     # ------------------------------------------------------------------------------------ pinning
 
     def cut(self, node: TreeNode, position: int) -> TreeNode:
@@ -159,14 +162,18 @@ class RadixTree:
         node.pins += 1
         above: TreeNode | None = node
         while above is not None:
+            self.end_writing(above)
             if above.older is not None:
                 _unlink(above)
+            if not above.locks:
+                self.idle -= len(above.blocks)
             above.locks += 1
             node, above = above, above.parent
         self._roots[node.space] = node
 
     def unpin(self, node: TreeNode) -> None:
         """A request lets go of `node`; what nobody locks any more is now the most recent."""
+        self.end_writing(node)
         node.pins -= 1
         if node.children and not node.pins:
             self._drop_tail(node)
@@ -177,6 +184,7 @@ class RadixTree:
             if not node.locks:
                 assert self._list.older is not None
                 _link(node, after=self._list.older)
+                self.idle += len(node.blocks)
             node = node.parent
         self._forget_if_empty(node)
 
@@ -204,30 +212,47 @@ class RadixTree:
 
     # ----------------------------------------------------------------------------------- growing
 
-    def extend(self, leaf: TreeNode, elements: list[Element], blocks: list[int]) -> None:
+    def settle(self, leaf: TreeNode) -> None:
+        """Take over what the writer of a leaf has committed since."""
+        writer = leaf.writer
+        assert writer is not None
+        stop = writer.publishable
+        if stop > leaf.end:
+            first, last = -(-leaf.end // self._block_size), -(-stop // self._block_size)
+            self.extend(leaf, writer.elements[leaf.end : stop], writer.table[first:last])
+
+    def end_writing(self, node: TreeNode) -> None:
+        """A writer, if there is one, must ask from now on: others share the node, or it leaves."""
+        if node.writer is not None:
+            self.settle(node)
+            node.writer.room = 0
+            node.writer = None
+
+    def extend(self, leaf: TreeNode, elements: Elements, blocks: list[int]) -> None:
         """Append to a leaf what its request has written since; `blocks` are the further ones."""
         leaf.entries += self._log.stored(_last_entry(leaf), elements, leaf.space)
         leaf.elements += elements
         leaf.end += len(elements)
-        self._adopt(leaf, blocks)
+        leaf.blocks += blocks
 
-    def attach(self, parent: TreeNode, elements: list[Element], blocks: list[int]) -> TreeNode:
+    def attach(self, parent: TreeNode, elements: Elements, blocks: list[int]) -> TreeNode:
         """A new leaf below `parent`, to be pinned at once; its blocks stand in a live table."""
-        leaf = TreeNode(parent, parent.space, parent.end, elements, [])
+        leaf = TreeNode(parent, parent.space, parent.end, elements, blocks)
         leaf.entries = self._log.stored(_last_entry(parent), elements, parent.space)
         if not parent.pins:
             self._drop_tail(parent)
         parent.children[elements[0]] = leaf
-        self._adopt(leaf, blocks)
+        self.idle += len(blocks)
         return leaf
 
-    def branch_off(self, node: TreeNode, parent: TreeNode, elements: list[Element]) -> None:
+    def branch_off(self, node: TreeNode, parent: TreeNode, elements: Elements) -> None:
         """Make the pinned tail of an inner node a leaf of its own below `parent`.
 
         `parent` is that node, or a descendant that ends in the same block. Whoever pins the node
         now pins the leaf, which has the very same blocks above it; a new node takes over the rest.
         """
         assert node.parent is not None
+        self.end_writing(parent)
         upper = TreeNode(node.parent, node.space, node.start, node.elements, node.blocks[:-1])
         upper.entries = node.entries
         upper.children = node.children
@@ -255,11 +280,6 @@ class RadixTree:
             assert parent.parent is not None
             parent = parent.parent
 
-    def _adopt(self, node: TreeNode, blocks: list[int]) -> None:
-        for block in blocks:
-            self._pool.cache(block)
-        node.blocks += blocks
-
     # ----------------------------------------------------------------------------------- eviction
 
     def make_room(self, count: int, keep: int = -1) -> None:
@@ -280,8 +300,9 @@ class RadixTree:
         node = self._list.newer
         while node is not None and node is not self._list:
             for block in node.blocks:
-                self._pool.uncache(block)
+                self._pool.drop(block)
             node = node.newer
+        self.idle = 0
         self._list = _empty_list()
         self._roots.clear()
         self._log.cleared()
@@ -301,8 +322,9 @@ class RadixTree:
 
     def _drop_last_block(self, leaf: TreeNode) -> None:
         block = leaf.blocks.pop()
+        self.idle -= 1
         self._cut_back(leaf, (leaf.start // self._block_size + len(leaf.blocks)) * self._block_size)
-        self._pool.uncache(block)
+        self._pool.drop(block)
 
     def _cut_back(self, node: TreeNode, boundary: int) -> None:
         """Take away what a leaf, and a path that only led to it, have in a block that goes."""
@@ -332,7 +354,8 @@ class RadixTree:
 
     def _drop_tail(self, node: TreeNode) -> None:
         if self._has_tail(node):
-            self._pool.uncache(node.blocks.pop())
+            self.idle -= not node.locks
+            self._pool.drop(node.blocks.pop())
 
     def _forget_if_empty(self, root: TreeNode) -> None:
         if not root.children and not root.locks:
@@ -344,12 +367,9 @@ class RadixTree:
         """Events since the last call; the first call describes what is resident."""
         if not self._log.recording:
             self._log.recording = True
-            below = [child for root in self._roots.values() for child in root.children.values()]
-            while below:
-                node = below.pop()
+            for node in self.nodes():
                 assert node.parent is not None
                 node.entries = self._log.stored(_last_entry(node.parent), node.elements, node.space)
-                below += node.children.values()
         return self._log.take()
 
 
@@ -357,21 +377,9 @@ def _last_entry(node: TreeNode) -> int | None:
     return node.entries[-1] if node.entries else None
 
 
-def _common(left: list[Element], right: list[Element]) -> int:
-    """Length of the common prefix; halving keeps the comparison in C for long edges."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 def _empty_list() -> TreeNode:
     """The sentinel of a ring: `newer` leads from it to the oldest node, `older` to the newest."""
-    sentinel = TreeNode(None, (None, None), 0, [], [])
+    sentinel = TreeNode.root((None, None))
     sentinel.older = sentinel.newer = sentinel
     return sentinel
 

@@ -22,7 +22,7 @@ from kvassay.harness.contract import (
 )
 from kvassay.harness.contract import Node as Snapshot
 from kvassay.harness.registry import implementation
-from kvassay.impls.radix_index import DECLARATION, Handle, Node, RadixIndex, Values
+from kvassay.impls.radix_index import DECLARATION, Handle, Node, RadixIndex
 
 CONTROLS: dict[str, type[RadixIndex]] = {}
 Control = TypeVar("Control", bound=type[RadixIndex])
@@ -51,8 +51,8 @@ UNLOCKED = replace(
 class WholeLeaves(RadixIndex):
     """Evicts a leaf whole, however little is asked for."""
 
-    def _shorten(self, leaf: Node, num_pages: int) -> list[Values]:
-        return super()._shorten(leaf, len(leaf.pages))
+    def _shorten(self, leaf: Node, num_tokens: int) -> list[int]:
+        return super()._shorten(leaf, len(leaf.elements))
 
 
 @control("renews-leaf", WHOLE_LEAVES)
@@ -69,10 +69,9 @@ class NeverSplits(WholeLeaves):
     """Splits nothing for a look-up: a lock protects the rest of the edge as well."""
 
     def match(self, key: CacheKey) -> Match:
-        node, _, found = self._follow(self._root(key), self._pages_of(key))
+        node, _, found = self._follow(self._root(key), self._whole_pages(key))
         self._touch(node)
-        values = [value for page in self._path_values(node)[:found] for value in page]
-        return Match(found * self.page_size, values, Handle(node, self._version))
+        return Match(found, self._path_values(node)[:found], Handle(node, self._version))
 
 
 @control("random-leaves", UNORDERED)

@@ -7,9 +7,10 @@ must not be convicted.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kvassay.harness.contract import (
     CacheKey,
@@ -23,10 +24,9 @@ from kvassay.impls.radix_index import (
     DECLARATION,
     Handle,
     Node,
-    Page,
     RadixIndex,
-    Values,
 )
+from kvassay.impls.radix_key import Elements
 
 FAULTS: dict[str, Fault] = {}
 Planted = TypeVar("Planted", bound=type[RadixIndex])
@@ -70,12 +70,12 @@ class SplitLosesLock(RadixIndex):
 )
 class SplitMovesHolder(RadixIndex):
     def _split(self, node: Node, count: int) -> Node:
-        lower = self._new_node(node, node.pages[count:], node.values[count:])
+        lower = self._new_node(node, node.elements[count:], node.values[count:])
         lower.children, lower.locks, lower.used = node.children, node.locks, node.used
         for child in lower.children.values():
             child.parent = lower
-        node.pages, node.values = node.pages[:count], node.values[:count]
-        node.children = {lower.pages[0]: lower}
+        node.elements, node.values = node.elements[:count], node.values[:count]
+        node.children = {self._page(lower.elements): lower}
         return node
 
 
@@ -114,7 +114,7 @@ class SplitAgesRest(RadixIndex):
 )
 class SplitWrongKey(RadixIndex):
     def _split(self, node: Node, count: int) -> Node:
-        first = node.pages[0]
+        first = self._page(node.elements)
         upper = super()._split(node, count)
         upper.children = {first: node}
         return upper
@@ -141,7 +141,7 @@ class SplitRepeatsValues(RadixIndex):
     def _split(self, node: Node, count: int) -> Node:
         values = list(node.values)
         upper = super()._split(node, count)
-        node.values = values[: len(node.pages)]
+        node.values = values[: len(node.elements)]
         return upper
 
 
@@ -184,8 +184,9 @@ class MatchUnaligned(RadixIndex):
     modelled_on="B47",
 )
 class ShortKeyStored(RadixIndex):
-    def _pages_of(self, key: CacheKey) -> list[Page]:
-        return super()._pages_of(key) or [tuple(key.tokens)]
+    def _whole_pages(self, key: CacheKey) -> Elements:
+        padded = [*key.tokens, *[0] * self.page_size][: self.page_size]
+        return super()._whole_pages(key) or array("Q", padded)
 
 
 @fault(
@@ -197,8 +198,8 @@ class SaltIgnored(RadixIndex):
     def _root(self, key: CacheKey) -> Node:
         return super()._root(replace(key, salt=None))
 
-    def _attach(self, key: CacheKey, node: Node, pages: list[Page], values: list[Values]) -> Node:
-        return super()._attach(replace(key, salt=None), node, pages, values)
+    def _attach(self, key: CacheKey, node: Node, elements: Elements, values: list[int]) -> Node:
+        return super()._attach(replace(key, salt=None), node, elements, values)
 
 
 @fault(
@@ -211,8 +212,8 @@ class SaltIsAdapter(RadixIndex):
     def _root(self, key: CacheKey) -> Node:
         return super()._root(self._mixed(key))
 
-    def _attach(self, key: CacheKey, node: Node, pages: list[Page], values: list[Values]) -> Node:
-        return super()._attach(self._mixed(key), node, pages, values)
+    def _attach(self, key: CacheKey, node: Node, elements: Elements, values: list[int]) -> Node:
+        return super()._attach(self._mixed(key), node, elements, values)
 
     @staticmethod
     def _mixed(key: CacheKey) -> CacheKey:
@@ -225,8 +226,8 @@ class SaltIsAdapter(RadixIndex):
     "Text is told apart.\nTwo contents must stand behind the same placeholder tokens.",
 )
 class ContentIgnored(RadixIndex):
-    def _pages_of(self, key: CacheKey) -> list[Page]:
-        return super()._pages_of(replace(key, spans=()))
+    def _whole_pages(self, key: CacheKey) -> Elements:
+        return super()._whole_pages(replace(key, spans=()))
 
 
 @fault(
@@ -236,12 +237,12 @@ class ContentIgnored(RadixIndex):
     "Two first pages must end with the same token.",
 )
 class ParentForgotten(RadixIndex):
-    def _pages_of(self, key: CacheKey) -> list[Page]:
-        seen: dict[Any, Page] = self.__dict__.setdefault("_seen", {})
-        pages = super()._pages_of(key)
-        return [
-            seen.setdefault(page[-1], page) if not at else page for at, page in enumerate(pages)
-        ]
+    def _whole_pages(self, key: CacheKey) -> Elements:
+        seen: dict[int, Elements] = self.__dict__.setdefault("_seen", {})
+        elements, size = super()._whole_pages(key), self.page_size
+        if elements:
+            elements[:size] = seen.setdefault(elements[size - 1], elements[:size])
+        return elements
 
 
 # ------------------------------------------------------------------------------------------ storing
@@ -256,10 +257,10 @@ class ParentForgotten(RadixIndex):
 class InsertOverwrites(RadixIndex):
     def insert(self, key: CacheKey, values: Sequence[int]) -> int:
         there = super().insert(key, values)
-        node = self._descend(self._root(key), self._pages_of(key))[0]
-        pages = self._paged_values(key, values)
+        node = self._descend(self._root(key), self._whole_pages(key))[0]
+        numbers = self._checked_values(key, values)
         for each in reversed(list(self._path(node))):
-            each.values, pages = pages[: len(each.pages)], pages[len(each.pages) :]
+            each.values, numbers = numbers[: len(each.values)], numbers[len(each.values) :]
         return there
 
 
@@ -270,7 +271,7 @@ class InsertOverwrites(RadixIndex):
 )
 class InsertCountsNew(RadixIndex):
     def insert(self, key: CacheKey, values: Sequence[int]) -> int:
-        return len(self._pages_of(key)) * self.page_size - super().insert(key, values)
+        return len(self._whole_pages(key)) - super().insert(key, values)
 
 
 @fault(
@@ -295,11 +296,11 @@ class RefusedInsertStays(RadixIndex):
     "There is always room, and nobody is told whose values were given up.\nThe index must be full.",
 )
 class InsertEvicts(RadixIndex):
-    def _check_room(self, num_pages: int) -> None:
+    def _check_room(self, num_tokens: int) -> None:
         try:
-            super()._check_room(num_pages)
+            super()._check_room(num_tokens)
         except OutOfBlocks:
-            self.evict(num_pages * self.page_size)
+            self.evict(num_tokens)
 
 
 # ------------------------------------------------------------------------------------------ locking
@@ -331,7 +332,7 @@ class UnlockForAll(RadixIndex):
         for each in self._path(node):
             before = each.locks
             each.locks = max(0, each.locks + number)
-            self._protected += (bool(each.locks) - bool(before)) * len(each.pages)
+            self._protected += (bool(each.locks) - bool(before)) * len(each.elements)
 
 
 @fault(
@@ -344,7 +345,7 @@ class LockSkipsAncestors(RadixIndex):
     def _add_locks(self, node: Node, number: int) -> None:
         node.locks += number
         if node.locks == max(number, 0) and node.parent is not None:
-            self._protected += number * len(node.pages)
+            self._protected += number * len(node.elements)
 
 
 # ----------------------------------------------------------------------------------------- eviction
@@ -373,8 +374,8 @@ class EvictInnerNode(RadixIndex):
     def _rank(self, leaf: Node) -> int:
         return leaf.id
 
-    def _shorten(self, leaf: Node, num_pages: int) -> list[Values]:
-        return super()._shorten(leaf, num_pages) if leaf.pages else []
+    def _shorten(self, leaf: Node, num_tokens: int) -> list[int]:
+        return super()._shorten(leaf, num_tokens) if leaf.elements else []
 
 
 @fault(
@@ -425,11 +426,11 @@ class EvictFirstIn(RadixIndex):
     "Leaves that go whole are gone.\nA part of one must be evicted, and looked up.",
 )
 class EvictedTailStays(RadixIndex):
-    def _shorten(self, leaf: Node, num_pages: int) -> list[Values]:
-        pages, values = list(leaf.pages), list(leaf.values)
-        freed = super()._shorten(leaf, num_pages)
-        if leaf.pages:
-            leaf.pages, leaf.values = pages, values
+    def _shorten(self, leaf: Node, num_tokens: int) -> list[int]:
+        elements, values = leaf.elements[:], leaf.values[:]
+        freed = super()._shorten(leaf, num_tokens)
+        if leaf.elements:
+            leaf.elements, leaf.values = elements, values
         return freed
 
 

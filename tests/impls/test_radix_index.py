@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvassay.harness.contract import CacheKey, IndexCounters, OutOfBlocks, PrefixIndex, Span
-from kvassay.impls.radix_index import DECLARATION, RadixIndex, common
+from kvassay.impls.radix_index import RadixIndex
 
 
 class Planter:
@@ -276,9 +276,3 @@ def test_misuse_says_what_was_expected(wrong: Any, says: str) -> None:
 def test_sizes_are_checked(capacity: Any, page_size: Any) -> None:
     with pytest.raises(ValueError, match="expected an int"):
         RadixIndex(capacity, page_size)
-
-
-def test_common_counts_pages() -> None:
-    assert common([(1,), (2,)], [(1,), (3,)]) == 1
-    assert common([], [(1,)]) == 0
-    assert DECLARATION.hit_unit(4) == 4

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
-from kvassay.harness.contract import EventKind, Span
+from kvassay.harness.contract import CacheKey, EventKind, Span
 from kvassay.impls.block_pool import BlockPool
-from kvassay.impls.radix_key import Element, elements_of, spans_of
-from kvassay.impls.radix_tree import RadixTree, TreeNode
+from kvassay.impls.radix_key import CONTENT, Contents, common, elements_of
+from kvassay.impls.radix_state import TreeNode
+from kvassay.impls.radix_tree import RadixTree
 
 SPACE = (None, None)
 BLOCK = 4
@@ -21,8 +24,7 @@ class Planter:
         self.tree = RadixTree(self.pool, BLOCK)
 
     def match(self, *tokens: int) -> tuple[TreeNode, int]:
-        elements: list[Element] = list(tokens)
-        return self.tree.descend(self.tree.root(SPACE), elements, len(elements))
+        return self.tree.descend(self.tree.root(SPACE), array("Q", tokens), len(tokens))
 
     def plant(self, *tokens: int, keep: bool = False) -> TreeNode:
         """Insert a prefix as a request would that computed all of it, and leave unless `keep`."""
@@ -30,7 +32,7 @@ class Planter:
         table = self.pool.take(-(-len(tokens) // BLOCK) - position // BLOCK)
         if position < len(tokens):
             parent = self.tree.cut(node, position)
-            node = self.tree.attach(parent, list(tokens[position:]), list(table))
+            node = self.tree.attach(parent, array("Q", tokens[position:]), list(table))
         self.tree.pin(node)
         if not keep:
             self.leave(node, table)
@@ -38,8 +40,6 @@ class Planter:
 
     def leave(self, node: TreeNode, table: list[int]) -> None:
         self.tree.unpin(node)
-        for block in table:
-            self.pool.drop(block)
 
     def evict(self, count: int = 1) -> None:
         self.tree.make_room(len(self.pool.free) + count)
@@ -102,10 +102,10 @@ def test_a_diverging_branch_owns_the_block_it_starts_in() -> None:
 def test_a_leaf_that_gets_a_child_lets_its_tail_go() -> None:
     planter = Planter()
     leaf = planter.plant(1, 2, 3)
-    assert planter.pool.idle == 1
+    assert planter.tree.idle == 1
     planter.plant(1, 2, 3, 4, 5)
     assert leaf.blocks == []
-    assert planter.pool.idle == 2
+    assert planter.tree.idle == 2
     assert planter.resident(1, 2, 3) == 3
 
 
@@ -125,7 +125,7 @@ def test_a_pinned_tail_can_branch_off_as_a_leaf() -> None:
     node = planter.plant(1, 2, keep=True)
     other = planter.plant(1, 2, 3)
     (tail,) = node.blocks
-    planter.tree.branch_off(node, node, [9])
+    planter.tree.branch_off(node, node, array("Q", [9]))
     assert planter.resident(1, 2, 9) == planter.resident(1, 2, 3) == 3
     assert planter.tree.path_blocks(node) == [tail]
     assert other.parent is node.parent
@@ -138,11 +138,11 @@ def test_a_pinned_tail_that_branches_off_below_a_leaf_replaces_its_tail() -> Non
     node = planter.plant(1, 2, keep=True)
     leaf = planter.plant(1, 2, 3)
     (tail,) = node.blocks
-    planter.tree.branch_off(node, leaf, [9])
+    planter.tree.branch_off(node, leaf, array("Q", [9]))
     assert (node.parent, leaf.blocks, leaf.locks) == (leaf, [], 1)
     assert planter.tree.path_blocks(node) == [tail]
     assert planter.resident(1, 2, 3, 9) == 4
-    assert planter.pool.counters().cached == 0
+    assert planter.tree.counters().cached == 0
 
 
 def test_eviction_takes_the_end_of_the_oldest_path_first() -> None:
@@ -233,12 +233,30 @@ def test_spans_are_described_relative_to_the_first_element() -> None:
         tokens = (5, 0, 0, 0, 6)
         spans = (Span(1, 3, "cat"),)
 
-    elements = elements_of(Key())  # type: ignore[arg-type]
-    assert elements[1] != 0
-    assert spans_of(elements) == (Span(1, 3, "cat"),)
-    assert spans_of(elements[2:]) == (Span(-1, 3, "cat"),)
-    assert spans_of(elements[:2]) == (Span(1, 3, "cat"),)
-    assert spans_of([*elements[:3], 8]) == (Span(1, 2, "cat"),)
+    contents = Contents()
+    elements = elements_of(Key(), contents)  # type: ignore[arg-type]
+    assert [element >= CONTENT for element in elements] == [False, True, True, True, False]
+    assert contents.tokens_of(elements) == Key.tokens
+    assert contents.spans_of(elements) == (Span(1, 3, "cat"),)
+    assert contents.spans_of(elements[2:]) == (Span(-1, 3, "cat"),)
+    assert contents.spans_of(elements[:2]) == (Span(1, 3, "cat"),)
+    assert contents.spans_of([*elements[:3], 8]) == (Span(1, 2, "cat"),)
+
+
+def test_contents_out_of_use_are_forgotten() -> None:
+    contents = Contents()
+    runs = [
+        elements_of(CacheKey([0, 0], spans=(Span(0, 2, f"c{number}"),)), contents)
+        for number in range(65)
+    ]
+    assert contents.crowded
+    contents.keep(runs[60:])
+    assert not contents.crowded
+    assert contents.spans_of(runs[60]) == (Span(0, 2, "c60"),)
+    again = elements_of(CacheKey([0, 0], spans=(Span(0, 2, "c64"),)), contents)
+    other = elements_of(CacheKey([0, 0], spans=(Span(0, 2, "c0"),)), contents)
+    assert again == runs[64]
+    assert other not in runs
 
 
 @pytest.mark.parametrize("position", range(1, 8))
@@ -248,3 +266,16 @@ def test_every_cut_leaves_the_same_table(position: int) -> None:
     table = list(node.blocks)
     planter.tree.cut(node, position)
     assert planter.tree.path_blocks(node) == table
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 9])
+def test_common_is_the_first_difference(length: int) -> None:
+    left = array("Q", range(length))
+    for first in range(length):
+        right = left[:]
+        right[first] = 99
+        assert common(left, right) == common(right, left) == first
+    assert (
+        common(left, left) == common(left, left[:]) == common(left, array("Q", range(20))) == length
+    )
+    assert common(left, array("Q")) == 0

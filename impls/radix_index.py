@@ -23,7 +23,6 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from operator import index as as_int
 
 from kvassay.harness.contract import (
@@ -334,8 +333,10 @@ class RadixIndex:
             node = node.parent
 
     def _path_values(self, node: Node) -> list[int]:
-        path = [each.values for each in self._path(node)]
-        return list(chain.from_iterable(reversed(path)))
+        values: list[int] = []
+        for each in reversed(list(self._path(node))):
+            values += each.values
+        return values
 
     def _nodes(self) -> Iterator[Node]:
         """All nodes, roots included, parents first."""

@@ -180,9 +180,12 @@ class RadixManager:
             state = self._live[request]
         except (KeyError, TypeError):
             state = live_request(request, self._live)
-        if type(tokens) is list and len(tokens) == 1 and state.slots < state.room and drafts == 0:
-            state.elements.append(one_token(tokens[0]))  # a decode step inside its own block
-            state.slots += 1
+        if type(tokens) is list and len(tokens) == 1 and drafts == 0:
+            token, length = one_token(tokens[0]), state.slots + 1
+            if length > state.room:
+                self._make_room(request, state, length, 0)
+            state.elements.append(token)  # a decode step: mostly nothing but this
+            state.slots = length
             return
         added = token_array(tokens)
         length = state.slots + len(added)
@@ -296,6 +299,9 @@ class RadixManager:
 
     def _make_room(self, request: str, state: RadixRequest, length: int, drafts: int) -> None:
         """Slots up to `length`, where it takes more than a look at the request's own block."""
+        if state.room and not drafts:
+            self._tables.add_blocks(state, length)
+            return
         if state.slots < len(state.elements):
             raise ValueError(
                 f"append: {request!r} has slots for {state.slots} of the {len(state.elements)} "

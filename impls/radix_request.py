@@ -105,6 +105,13 @@ class RequestTables:
                 self._unpin_tail(state)
         state.slots = slots
 
+    def add_blocks(self, state: RadixRequest, slots: int) -> None:
+        """Slots up to `slots` for a request that has `room`: its last block is its own."""
+        need = self.blocks(slots) - len(state.table)
+        require(need, self._tree.available())
+        self.take(state, need)
+        state.room = len(state.table) * self._block_size
+
     def shorten(self, state: RadixRequest, length: int) -> None:
         """Give back the blocks past `length`; tokens of a prompt not yet reserved stay known."""
         self._tree.end_writing(state.node)

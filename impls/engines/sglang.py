@@ -287,12 +287,23 @@ def _translate(event: Any) -> CacheEvent:
     )
 
 
+def _stages(tree: str, num_blocks: int, block_size: int, num_requests: int) -> Any:
+    """The engine's own calls, to be timed (`harness.control`)."""
+    from kvassay.impls.engines.sglang_stages import SglangStages
+
+    allocator = _allocator(num_blocks * block_size, block_size)
+    return SglangStages(tree, allocator, block_size, num_requests)
+
+
 for _name in TREES:
     for _commits in (False, True):
+        _factory = partial(CommittingSglangManager if _commits else SglangManager, _name)
+        if not _commits:
+            _factory.stages = partial(_stages, _name)  # type: ignore[attr-defined]
         implementation(
             f"sglang-{_name}-commit" if _commits else f"sglang-{_name}",
             kind=CacheManager,
             declaration=declare(_name, _commits),
             package=PACKAGE,
             install=INSTALL,
-        )(partial(CommittingSglangManager if _commits else SglangManager, _name))
+        )(_factory)

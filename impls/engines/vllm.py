@@ -171,6 +171,13 @@ class VllmManager:
         # entries are kept here (salted ones alone) so that every event can name it.
         self._salts: dict[Any, str] = {}
 
+    @staticmethod
+    def stages(num_blocks: int, block_size: int, num_requests: int) -> Any:
+        """The engine's own calls, to be timed (`harness.control`)."""
+        from kvassay.impls.engines.vllm_stages import VllmStages
+
+        return VllmStages(_vllm(), _config(num_blocks, block_size), block_size)
+
     def _request(self, request: str, key: CacheKey) -> Any:
         vllm = _vllm()
         return vllm.Request(

@@ -1,4 +1,4 @@
-"""The command ``kvassay``: list implementations, replay a scenario, merge records."""
+"""The command ``kvassay``: list implementations, replay a scenario, merge records, measure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvassay.harness.attention.case import BadCase
+from kvassay.harness.bench import bench
 from kvassay.harness.contract import CacheManager, ContractError, PagedAttention
 from kvassay.harness.explain import Told
 from kvassay.harness.registry import (
@@ -34,6 +35,8 @@ LEAST_BESIDE_NAMES = 50
 app = typer.Typer(
     help="Assay paged KV caches and prefix caches.", no_args_is_help=True, add_completion=False
 )
+
+app.add_typer(bench, name="bench")
 
 
 @app.command("list")

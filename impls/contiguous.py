@@ -41,7 +41,7 @@ from kvassay.harness.contract import (
     Tail,
 )
 from kvassay.harness.registry import implementation
-from kvassay.impls.inputs import field_of, live_request, new_request, token_list, whole
+from kvassay.impls.inputs import field_of, live_request, new_request, token_array, whole
 
 MAX_TOKENS = 16
 """Longest sequence of `contiguous`, unless it is built with another; small, as assayed pools are.
@@ -74,7 +74,7 @@ class _ContiguousManager:
     def admit(self, request: str, key: CacheKey) -> int:
         """A run for the prompt and for what the policy foresees; nothing is ever resident."""
         new_request(request, self._live)
-        length = len(token_list(field_of(key, "tokens")))
+        length = len(token_array(field_of(key, "tokens")))
         run = self._first_fit(length)
         if run is None:
             raise OutOfBlocks(f"no run of free blocks for a request of {length} tokens")
@@ -85,7 +85,7 @@ class _ContiguousManager:
     def append(self, request: str, tokens: Sequence[int]) -> None:
         """Slots for further tokens, as far as the run reaches."""
         state = live_request(request, self._live)
-        length = state.length + len(token_list(tokens))
+        length = state.length + len(token_array(tokens))
         if length > self.max_tokens:
             raise OutOfBlocks(f"{length} tokens in one request, at most {self.max_tokens} fit")
         if self._blocks(length) > len(state.run):
@@ -105,7 +105,7 @@ class _ContiguousManager:
 
     def can_admit(self, key: CacheKey) -> bool:
         """Whether `admit` would succeed now."""
-        return self._first_fit(len(token_list(field_of(key, "tokens")))) is not None
+        return self._first_fit(len(token_array(field_of(key, "tokens")))) is not None
 
     def refcounts(self) -> dict[int, int]:
         """For each block in a table, its one holder."""

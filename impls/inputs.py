@@ -30,27 +30,11 @@ def whole(value: Any, name: str, low: int, high: int | None = None) -> int:
     return number
 
 
-def token_list(tokens: Sequence[int]) -> list[int]:
-    """The tokens as a new list: at least one, none negative, any integer type but bool."""
-    try:
-        kinds = set(map(type, tokens))
-        values = list(tokens) if kinds == {int} else list(map(index, tokens))
-    except TypeError:
-        raise ValueError(f"tokens: expected a sequence of ints, got {tokens!r}") from None
-    if bool in kinds:
-        raise ValueError(f"tokens: expected ints, got a bool among {tokens!r}")
-    if not values:
-        raise ValueError("tokens: expected at least one token, got none")
-    if min(values) < 0:
-        raise ValueError(f"tokens: expected ints >= 0, got {min(values)}")
-    return values
-
-
 def token_array(tokens: Sequence[int]) -> array[int]:
     """The tokens as a new array of unsigned 64-bit numbers, at least one, none above 2**63 - 1.
 
-    The conversion itself refuses what is no integer and what is negative: a pass over Python
-    objects less than `token_list` needs. A bool counts as the integer that it is.
+    The conversion itself refuses what is no integer and what is negative, in one pass over the
+    Python objects. A bool counts as the integer that it is.
     """
     try:
         values = array("Q", list(tokens) if isinstance(tokens, _BYTES) else tokens)

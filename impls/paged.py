@@ -33,7 +33,7 @@ from kvassay.impls.inputs import (
     live_request,
     new_children,
     new_request,
-    token_list,
+    token_array,
     whole,
 )
 
@@ -79,7 +79,7 @@ class PagedManager:
     def admit(self, request: str, key: CacheKey) -> int:
         """Slots for the whole prompt; nothing of it is ever resident."""
         new_request(request, self._live)
-        length = len(token_list(field_of(key, "tokens")))
+        length = len(token_array(field_of(key, "tokens")))
         self._require(self._blocks(length))
         self._live[request] = _Request(length, self._pool.take(self._blocks(length)))
         return 0
@@ -87,7 +87,7 @@ class PagedManager:
     def append(self, request: str, tokens: Sequence[int]) -> None:
         """Slots for further tokens; copies the last block if others would see the write."""
         state = live_request(request, self._live)
-        length = state.length + len(token_list(tokens))
+        length = state.length + len(token_array(tokens))
         shared = state.length % self.block_size and self._pool.users[state.table[-1]] > 1
         needed = self._blocks(length) - len(state.table) + (1 if shared else 0)
         self._require(needed)
@@ -134,7 +134,7 @@ class PagedManager:
 
     def can_admit(self, key: CacheKey) -> bool:
         """Whether `admit` would succeed now."""
-        length = len(token_list(field_of(key, "tokens")))
+        length = len(token_array(field_of(key, "tokens")))
         return self._blocks(length) <= len(self._pool.free)
 
     def drain(self) -> None:

@@ -3,6 +3,7 @@
 `vllm` publishes when slots are reserved, as vLLM's scheduler does: the same step writes the KV
 before any other request reads it. `vllm-deferred` reserves with ``delay_cache_blocks=True`` and
 publishes in `commit` with ``cache_blocks``, as vLLM does for KV that a connector loads.
+`vllm-eventless` is `vllm` without KV events, as it runs where nobody listens: for timing.
 
 Not claimed, because the engine has no call for it: FORK, TRUNCATE, EVICT of a number of blocks
 (``evict_blocks`` takes ids), QUERY (the need is computed only inside ``allocate_slots``), CHUNKED
@@ -17,6 +18,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from types import SimpleNamespace
@@ -155,6 +157,7 @@ class VllmManager:
     """Requests and the calls that vLLM's scheduler would make for them."""
 
     deferred = False
+    events = True
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
@@ -164,7 +167,7 @@ class VllmManager:
             max_model_len=_MAX_MODEL_LEN,
             scheduler_block_size=block_size,
             hash_block_size=block_size,
-            enable_kv_cache_events=True,
+            enable_kv_cache_events=self.events,
         )
         self._requests: dict[str, Any] = {}
         # Only the first block of a prompt carries the salt in its event; its descendants'
@@ -291,6 +294,7 @@ class DeferredVllmManager(VllmManager):
     """The same, publishing only what is reported as written."""
 
     deferred = True
+    stages = None  # timed as `vllm`
 
     def commit(self, request: str, num_tokens: int) -> None:
         live = self._requests[request]
@@ -300,3 +304,17 @@ class DeferredVllmManager(VllmManager):
                 f"commit: expected {committed} < num_tokens <= {live.num_tokens}, got {num_tokens}"
             )
         self._publish(live, num_tokens)
+
+
+@implementation(
+    "vllm-eventless",
+    kind=CacheManager,
+    declaration=replace(DECLARATION, capabilities=DECLARATION.capabilities - {Capability.EVENTS}),
+    package=PACKAGE,
+    install=INSTALL,
+)
+class EventlessVllmManager(VllmManager):
+    """The same, recording no events."""
+
+    events = False
+    stages = None  # timed as `vllm`

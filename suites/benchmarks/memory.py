@@ -308,7 +308,8 @@ def measure(entry: Registration) -> tuple[list[Row], list[Sharing]]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the page and the chart, or compare; 1 where the page is another."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    about = __doc__.splitlines()[0] if __doc__ else ""
+    parser = argparse.ArgumentParser(prog="kvassay bench memory", description=about)
     parser.add_argument("--impl", default="paged", help="the manager that forks (paged)")
     parser.add_argument("--check", action="store_true", help="compare with what is stored")
     options = parser.parse_args(arguments)

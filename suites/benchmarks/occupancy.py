@@ -87,7 +87,8 @@ def record_of(entry: Registration, got: Occupancy, options: dict[str, str]) -> R
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    about = __doc__.splitlines()[0] if __doc__ else ""
+    parser = argparse.ArgumentParser(prog="kvassay bench occupancy", description=about)
     parser.add_argument("--impl", action="append", help="a manager; may be repeated (radix)")
     names = ", ".join(KNOWN)
     parser.add_argument("--trace", default="mooncake-conversation", help=f"{names}, or FORMAT:PATH")

@@ -225,7 +225,8 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    about = __doc__.splitlines()[0] if __doc__ else ""
+    parser = argparse.ArgumentParser(prog="kvassay bench replay", description=about)
     parser.add_argument("--impl", action="append", help="a manager; may be repeated (radix)")
     names = ", ".join(KNOWN)
     parser.add_argument("--trace", action="append", help=f"{names}, or FORMAT:PATH")

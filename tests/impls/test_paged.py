@@ -151,7 +151,6 @@ MISUSES: dict[str, Callable[[PagedManager], Any]] = {
     "key": lambda m: m.admit("s", [1]),  # type: ignore[arg-type]
     "empty": lambda m: m.admit("s", CacheKey([])),
     "negative": lambda m: m.admit("s", CacheKey([1, -1])),
-    "bool": lambda m: m.admit("s", CacheKey([1, True])),
     "float": lambda m: m.can_admit(CacheKey([1.0])),  # type: ignore[list-item]
     "append nothing": lambda m: m.append("r", []),
     "append text": lambda m: m.append("r", "ab"),  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ works, and nothing else.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
@@ -19,14 +20,14 @@ from kvassay.suites.benchmarks.kernels.contenders import DENSE, contender
 from kvassay.suites.benchmarks.kernels.measure import Table, measure
 
 
-def main() -> None:
-    """From the command line."""
+def main(arguments: list[str] | None = None) -> int:
+    """From the command line; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--impl", action="append", help="a kernel's name; may be repeated")
     parser.add_argument("--shapes", choices=("full", "tiny"), help="full on a GPU, else tiny")
     parser.add_argument("--seconds", type=float, default=4.0, help="for each shape")
     parser.add_argument("--out", type=Path, help="folder for records, table and chart")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     wanted = options.shapes or ("full" if device == "cuda" else "tiny")
     names = options.impl or ["triton", *DENSE]
@@ -39,7 +40,8 @@ def main() -> None:
     print(report.page(table))
     if options.out is not None:
         report.keep(table, options.out)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

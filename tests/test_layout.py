@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,3 +112,13 @@ def test_no_module_is_longer_than_one_idea() -> None:
     lengths = {str(module): len((HOUSE / module).read_text().splitlines()) for module in MODULES}
     long = {module for module, length in lengths.items() if length > LONGEST}
     assert long == set(ONE_IDEA)
+
+
+def test_every_package_is_in_the_wheel() -> None:
+    listed = tomllib.loads((HOUSE / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {
+        ".".join(("kvassay", *path.parent.relative_to(HOUSE).parts))
+        for folder in FOLDERS
+        for path in (HOUSE / folder).rglob("__init__.py")
+    }
+    assert set(listed) == found | {"kvassay"}

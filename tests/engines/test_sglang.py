@@ -12,6 +12,8 @@ from convicting import convict, registered
 
 from kvassay.harness import registry
 from kvassay.harness.contract import CacheKey, Counters, EventKind, Outcome, OutOfBlocks
+from kvassay.harness.control.contract_stages import contender
+from kvassay.harness.control.steps import Step, measure
 from kvassay.impls.engines import sglang as adapter
 from kvassay.impls.faulty.sglang import FAULTS
 
@@ -360,3 +362,13 @@ def test_a_planted_fault_is_convicted(build: Any, name: str, blind: bool) -> Non
     faulty = registered("kvassay.impls.faulty.sglang", f"sglang-fault-{name}", blind=blind)
     stock = registered("kvassay.impls.engines.sglang", "sglang-radix-commit", blind=blind)
     convict(faulty, FAULTS[name].accepted, stock)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("name", RELEASE)
+def test_its_own_stages_hit_what_is_shared(build: Any, name: str, page_size: int) -> None:
+    build(name)
+    (registration,) = registry.find(name)
+    step = Step(3, prompt=40, shared=32, block_size=page_size, full=page_size == 1)
+    timed = measure(step, [contender(registration)], rounds=1)
+    assert all(seconds > 0 for seconds in timed[name].total(["look_up", "reserve", "append"]))

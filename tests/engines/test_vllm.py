@@ -11,6 +11,8 @@ from convicting import convict, registered
 
 from kvassay.harness import registry
 from kvassay.harness.contract import CacheKey, Counters, EventKind, OutOfBlocks
+from kvassay.harness.control.contract_stages import contender
+from kvassay.harness.control.steps import Step, measure
 from kvassay.impls.engines import vllm as adapter
 from kvassay.impls.faulty.vllm import FAULTS
 
@@ -175,3 +177,20 @@ def test_a_planted_fault_is_convicted(build: Any, name: str, blind: bool) -> Non
     faulty = registered(module, f"vllm-fault-{name}", blind=blind)
     stock = registered("kvassay.impls.engines.vllm", "vllm", blind=blind)
     convict(faulty, FAULTS[name].accepted, stock)
+
+
+def test_its_own_stages_hit_what_is_shared(build: Any) -> None:
+    build()
+    (registration,) = registry.find("vllm")
+    timed = measure(Step(3, prompt=40, shared=32), [contender(registration)], rounds=1)
+    assert all(seconds > 0 for seconds in timed["vllm"].total(["look_up", "reserve", "append"]))
+
+
+def test_without_events_it_does_the_same(build: Any) -> None:
+    loud, quiet = build("vllm"), build("vllm-eventless")
+    for manager in (loud, quiet):
+        manager.admit("a", key(16))
+        manager.release("a")
+    assert [manager.admit("b", key(16)) for manager in (loud, quiet)] == [12, 12]
+    assert loud.take_events()
+    assert not quiet.engine.take_events()

@@ -61,13 +61,13 @@ class Contents:
         """Whether `keep` is due."""
         return len(self._numbers) > self._limit
 
-    def element(self, content: Content, offset: int) -> int:
-        """The element that stands for a position of a content."""
+    def first_element(self, content: Content) -> int:
+        """The element at offset 0; those at higher offsets follow it."""
         number = self._numbers.get(content)
         if number is None:
             number, self._count = self._count, self._count + 1
             self._numbers[content], self._by_number[number] = number, content
-        return CONTENT | number << _OFFSET_BITS | offset
+        return CONTENT | number << _OFFSET_BITS
 
     def meaning(self, element: int) -> tuple[Content, int]:
         """Content and offset of an element that has the bit `CONTENT`."""
@@ -129,9 +129,13 @@ def elements_of(key: CacheKey, contents: Contents) -> Elements:
     if spans:
         _check(spans, len(elements))
     for span in spans:
-        for position in range(span.start, span.start + span.length):
-            content = Content(span.content, span.length, elements[position])
-            elements[position] = contents.element(content, position - span.start)
+        token = first = -1
+        for offset in range(span.length):
+            position = span.start + offset
+            if elements[position] != token:  # one placeholder for all of the span, mostly
+                token = elements[position]
+                first = contents.first_element(Content(span.content, span.length, token))
+            elements[position] = first + offset
     return elements
 
 

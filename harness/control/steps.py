@@ -74,6 +74,14 @@ class Timed:
         return [sum(parts) for parts in zip(*(self.seconds[s] for s in stages), strict=True)]
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a measurement, with the rounds that were finished."""
+
+    def __init__(self, timed: dict[str, Timed]) -> None:
+        super().__init__()
+        self.timed = timed
+
+
 class WrongHits(AssertionError):
     """A contender found something else than was shared; its times mean nothing."""
 
@@ -93,8 +101,7 @@ def measure(
 ) -> dict[str, Timed]:
     """Rounds of a step, after one that is thrown away; `watch` is called after each.
 
-    Raises `WrongHits` if a contender does not find what is shared. `KeyboardInterrupt` in between
-    returns the rounds that were finished, if there are any.
+    Raises `WrongHits` if a contender does not find what is shared, and `Interrupted`.
     """
     rng = Random(seed)
     running = {c.name: c.build(step.num_blocks, step.block_size, step.requests) for c in contenders}
@@ -110,11 +117,10 @@ def measure(
                 watch()
     except KeyboardInterrupt:
         finished = min(len(each.seconds["release"]) for each in timed.values())
-        if not finished:
-            raise
         for each in timed.values():
             for samples in each.seconds.values():
                 del samples[finished:]
+        raise Interrupted(timed if finished else {}) from None
     return timed
 
 

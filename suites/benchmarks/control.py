@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -27,7 +27,7 @@ from kvassay.harness.control.contract_stages import contender
 from kvassay.harness.control.growth import depth_growth, pool_growth
 from kvassay.harness.control.pairing import ratio
 from kvassay.harness.control.stages import SCHEDULER, STAGES, Contender
-from kvassay.harness.control.steps import Step, measure
+from kvassay.harness.control.steps import Interrupted, Step, Timed, measure
 from kvassay.harness.environment import capture
 from kvassay.harness.record import Direction, Metric, Record, Subject, write
 from kvassay.harness.registry import Registration, Unavailable, UnknownImplementation, find
@@ -125,16 +125,23 @@ class Run:
 
     def _step(self, experiment: str, at: str, step: Step, *, few: bool = False) -> None:
         rounds = min(self.rounds, 3) if few else self.rounds
-        timed = measure(
-            step, self.contenders, rounds, watch=lambda: self.watch(f"{experiment}, {at}")
-        )
+        try:
+            timed = measure(
+                step, self.contenders, rounds, watch=lambda: self.watch(f"{experiment}, {at}")
+            )
+        except Interrupted as stopped:
+            self._keep(experiment, at, stopped.timed)
+            raise
+        self._keep(experiment, at, timed)
+
+    def _keep(self, experiment: str, at: str, timed: Mapping[str, Timed]) -> None:
         for name, each in timed.items():
-            for stage in STAGES:
-                self.series.append(Series(experiment, at, stage, name, each.seconds[stage]))
-            whole = each.total([stage for stage in STAGES if stage != "append"])
-            self.series.append(Series(experiment, at, LIFE, name, whole))
-            scheduler = each.total([stage for stage in SCHEDULER if stage != "append"])
-            self.series.append(Series(experiment, at, "scheduler", name, scheduler))
+            totals = {
+                LIFE: each.total([stage for stage in STAGES if stage != "append"]),
+                "scheduler": each.total([stage for stage in SCHEDULER if stage != "append"]),
+            }
+            for stage, seconds in {**each.seconds, **totals}.items():
+                self.series.append(Series(experiment, at, stage, name, seconds))
 
     def rounds_of(self, experiment: str) -> int:
         """How often `watch` will be called, warm-up included."""

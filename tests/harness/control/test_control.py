@@ -12,7 +12,7 @@ from kvassay.harness.control.contract_stages import contender
 from kvassay.harness.control.growth import depth_growth, pool_growth
 from kvassay.harness.control.pairing import ratio, turns
 from kvassay.harness.control.stages import STAGES, Contender, Prompt
-from kvassay.harness.control.steps import Step, WrongHits, measure
+from kvassay.harness.control.steps import Interrupted, Step, WrongHits, measure
 from kvassay.harness.registry import Unavailable, find
 
 
@@ -99,8 +99,10 @@ def test_an_interrupted_measurement_keeps_its_finished_rounds() -> None:
         if raised := next(rounds):
             raise raised
 
-    timed = measure(Step(1, 48, 32), [named("radix")], rounds=9, watch=watch)
-    assert {len(samples) for samples in timed["radix"].seconds.values()} == {2}
+    with pytest.raises(Interrupted) as stopped:
+        measure(Step(1, 48, 32), [named("radix")], rounds=9, watch=watch)
+    seconds = stopped.value.timed["radix"].seconds
+    assert {len(samples) for samples in seconds.values()} == {2}
 
 
 def test_growth_is_sampled_hot_and_random() -> None:

@@ -34,15 +34,24 @@ def test_an_interruption_keeps_what_was_measured(
 
     monkeypatch.setattr(control.Run, "share", interrupt)
     assert control.main([*QUICK, "--record", str(tmp_path)]) == control.INTERRUPTED
-    (record,) = read_all([tmp_path])
+    (record,) = (each for each in read_all([tmp_path]) if each.subject.name == "radix")
     assert record.options["complete"] == "no"
     assert {metric.name.split(",")[0] for metric in record.metrics} == {"depth"}
 
 
-@pytest.mark.parametrize("name", ["nobody", "torch", "radix-index"])
+@pytest.mark.parametrize("name", ["nobody", "torch"])
 def test_who_cannot_be_timed_is_said(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert control.main(["--impl", name]) == control.USAGE_ERROR
     assert name in capsys.readouterr().err
+
+
+def test_trees_are_looked_up_by_themselves(tmp_path: Path) -> None:
+    arguments = ["--rounds", "2", "--only", "match", "--record", str(tmp_path)]
+    assert control.main([*arguments, "--impl", "radix", "--impl", "radix-index"]) == 0
+    records = {record.subject.name: record for record in read_all([tmp_path])}
+    assert records["radix-index"].options["beside"] == "radix-index"
+    assert records["radix-index"].metrics[0].name == "match, 100 tokens: match"
+    assert records["radix"].metrics == []
 
 
 def test_the_page_is_made_of_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

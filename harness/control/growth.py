@@ -59,14 +59,17 @@ def pool_growth(
             _life(stages, [(f"fill-{number}", cached_prompt(number, block_size))])
     rng = Random(num_blocks)
     hot = range(count - min(HOT, count), count)
-    picks = (
-        lambda: [hot[i % len(hot)] for i in range(LIVES)],
-        lambda: [rng.randrange(count) for _ in range(LIVES)],
-    )
+
+    def hottest() -> list[int]:
+        return [hot[i % len(hot)] for i in range(LIVES)]
+
+    def anything() -> list[int]:
+        return [rng.randrange(count) for _ in range(LIVES)]
+
     samples: tuple[Samples, Samples] = ({n: [] for n in running}, {n: [] for n in running})
     with undisturbed():
         for number in range(rounds + 1):
-            for pick, kept in zip(picks, samples, strict=True):
+            for pick, kept in zip((hottest, anything), samples, strict=True):
                 asked = [cached_prompt(i, block_size) for i in pick()]
                 _round(running, asked, kept if number else None, number)
             watch()

@@ -126,6 +126,11 @@ class SglangIndex:
         values = self.tree.path_device_indices(node)[:length].tolist()
         return Match(length, values, Handle(node))
 
+    def bare_match(self, tokens: list[int]) -> int:
+        """How many tokens are found, by the engine's own call alone: to be timed."""
+        length: int = self._find(CacheKey(tokens)).device_prefix_len
+        return length
+
     def insert(self, key: CacheKey, values: Sequence[int]) -> int:
         self._make_sure_it_fits(key)
         tensor = engine().torch.tensor(values, dtype=engine().torch.int64)

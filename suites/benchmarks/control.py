@@ -6,7 +6,8 @@ Contenders are timed in turns, on the same token lists, input validation on. An 
 its own calls, batched where it has batched calls (`harness.control.stages` says what a stage
 covers). ``steps``: scheduler steps of several sizes; ``pool``, ``depth``, ``prompt`` and ``share``:
 how a request's life grows with the pool, the depth of its path, the length of its prompt and the
-part of it that is resident. ``--record DIR`` keeps every sample; Ctrl-C keeps what was measured.
+part of it that is resident; ``match``: a bare look-up in trees by themselves. ``--record DIR``
+keeps every sample; Ctrl-C keeps what was measured.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from kvassay.harness.contract import CacheManager
+from kvassay.harness.contract import CacheManager, PrefixIndex
 from kvassay.harness.control.contract_stages import contender
 from kvassay.harness.control.growth import depth_growth, pool_growth
+from kvassay.harness.control.matching import match_times
 from kvassay.harness.control.pairing import ratio
 from kvassay.harness.control.stages import SCHEDULER, STAGES, Contender
 from kvassay.harness.control.steps import Interrupted, Step, Timed, measure
@@ -36,7 +38,7 @@ from kvassay.harness.showing import declared_values
 SUITE = "control"
 USAGE_ERROR = 2
 INTERRUPTED = 130
-EXPERIMENTS = ("steps", "pool", "depth", "prompt", "share")
+EXPERIMENTS = ("steps", "pool", "depth", "prompt", "share", "match")
 REQUESTS = (1, 64, 256, 1024)
 POOLS = (1_000, 10_000, 100_000, 1_000_000)
 DEPTHS = (1, 8, 64)
@@ -69,6 +71,9 @@ class Run:
     """What is measured, and what was."""
 
     contenders: Sequence[Contender]
+    """Cache managers."""
+    indexes: Sequence[Registration]
+    """Trees by themselves."""
     block_size: int
     rounds: int
     watch: Callable[[str], None]
@@ -123,6 +128,20 @@ class Run:
             step = Step(1, 1040, 1024 * percent // 100, self.block_size)
             self._step("share", f"{percent} %", step)
 
+    def match(self) -> None:
+        """A bare look-up of growing length."""
+        for length in PROMPTS:
+            at = f"{length} tokens"
+            samples = match_times(
+                self.indexes,
+                length,
+                self.rounds,
+                page_size=self.block_size,
+                watch=lambda at=at: self.watch(f"match, {at}"),
+            )
+            for name, seconds in samples.items():
+                self.series.append(Series("match", at, "match", name, seconds))
+
     def _step(self, experiment: str, at: str, step: Step, *, few: bool = False) -> None:
         rounds = min(self.rounds, 3) if few else self.rounds
         try:
@@ -151,19 +170,24 @@ class Run:
             "depth": len(DEPTHS) * (self.rounds + 1),
             "prompt": 2 * (self.rounds + 1) + 2 * (min(self.rounds, 3) + 1),
             "share": len(SHARES) * (self.rounds + 1),
+            "match": len(PROMPTS) * (self.rounds + 1),
         }
         return points[experiment]
+
+    def possible(self, experiment: str) -> bool:
+        """Whether there is anybody to be timed."""
+        return bool(self.indexes if experiment == "match" else self.contenders)
 
 
 # ----------------------------------------------------------------------------------------- showing
 
 
-def tables(series: Sequence[Series], names: Sequence[str]) -> Iterator[Table]:
+def tables(series: Sequence[Series]) -> Iterator[Table]:
     """One table per experiment: microseconds, and how many times longer the others take."""
     for experiment in EXPERIMENTS:
         found = [each for each in series if each.experiment == experiment]
         if found:
-            yield _table(experiment, found, names)
+            yield _table(experiment, found, list(dict.fromkeys(each.name for each in found)))
 
 
 def _table(experiment: str, series: Sequence[Series], names: Sequence[str]) -> Table:
@@ -187,13 +211,14 @@ def _table(experiment: str, series: Sequence[Series], names: Sequence[str]) -> T
 
 def records_of(run: Run, found: Sequence[Registration], *, complete: bool) -> Iterator[Record]:
     """A record for each contender, with every sample; the first one's name is in the options."""
-    options = {
-        "block_size": str(run.block_size),
-        "rounds": str(run.rounds),
-        "beside": ",".join(each.name for each in run.contenders),
-        "complete": "yes" if complete else "no",
-    }
     for entry in found:
+        beside = [each.name for each in found if each.kind is entry.kind]
+        options = {
+            "block_size": str(run.block_size),
+            "rounds": str(run.rounds),
+            "beside": ",".join(beside),
+            "complete": "yes" if complete else "no",
+        }
         yield Record(
             suite=SUITE,
             subject=Subject(
@@ -227,7 +252,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="kvassay bench control", description=__doc__.splitlines()[0] if __doc__ else ""
     )
     parser.add_argument(
-        "--impl", action="append", help="a manager; may be repeated; the first is compared (radix)"
+        "--impl", action="append", help="a manager or a tree; repeat; the first is compared (radix)"
     )
     parser.add_argument("--only", action="append", choices=EXPERIMENTS, help="may be repeated")
     parser.add_argument("--block-size", type=_positive, default=16)
@@ -243,12 +268,12 @@ def _positive(text: str) -> int:
     return value
 
 
-def _managers(references: Sequence[str]) -> list[Registration]:
+def _found(references: Sequence[str]) -> list[Registration]:
     found: dict[str, Registration] = {}
     for reference in references:
-        known = [entry for entry in find(reference) if entry.kind is CacheManager]
+        known = [entry for entry in find(reference) if entry.kind in (CacheManager, PrefixIndex)]
         if not known:
-            raise UnknownImplementation(f"{reference}: expected a CacheManager")
+            raise UnknownImplementation(f"{reference}: expected a CacheManager or a PrefixIndex")
         found.update((entry.name, entry) for entry in known)
     return list(found.values())
 
@@ -258,31 +283,32 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     console, status = Console(), 0
     try:
-        found = _managers(options.impl or ["radix"])
-        contenders = [contender(entry) for entry in found]
+        found = _found(options.impl or ["radix", "radix-index"])
+        contenders = [contender(entry) for entry in found if entry.kind is CacheManager]
     except (UnknownImplementation, Unavailable, ValueError) as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
-    wanted = [name for name in EXPERIMENTS if name in (options.only or EXPERIMENTS)]
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("control plane")
         run = Run(
             contenders,
+            [entry for entry in found if entry.kind is PrefixIndex],
             options.block_size,
             options.rounds,
             lambda at: progress.update(bar, advance=1, description=at),
         )
+        asked = [name for name in EXPERIMENTS if name in (options.only or EXPERIMENTS)]
+        wanted = [name for name in asked if run.possible(name)]
         progress.update(bar, total=sum(map(run.rounds_of, wanted)))
         try:
             for name in wanted:
                 getattr(run, name)()
         except KeyboardInterrupt:
             status = INTERRUPTED
-        except Unavailable as error:
+        except (Unavailable, ValueError) as error:
             print(error, file=sys.stderr)
             return USAGE_ERROR
-    names = [each.name for each in contenders]
-    for table in tables(run.series, names):
+    for table in tables(run.series):
         console.width = max(console.width, Console(width=1000).measure(table).maximum)
         console.print(table)
         console.print()

@@ -84,6 +84,7 @@ def claims(run: Together) -> Iterator[tuple[str, str, Ratio]]:
         "the same, keys ready": f"{STEP}: scheduler",
         "look-up": f"{STEP}: look_up",
         "one decode step": f"{STEP}: append",
+        "a bare look-up of 1,000 tokens": "match, 1000 tokens: match",
     }
     for other in run.names[1:]:
         for words, metric in quantities.items():
@@ -130,7 +131,8 @@ def page(runs: Sequence[Together]) -> str:
         )
         rows = [(words, other, str(found)) for words, other, found in claims(run)]
         if rows:
-            parts.append("1,152-token prompts of which 1,024 are shared, 64 requests at a time:\n")
+            if run.metrics("steps"):
+                parts.append("Prompts of 1,152 tokens, 1,024 shared, 64 requests at a time:\n")
             parts.append(table(("", "beside", f"times as long as {run.names[0]}"), rows))
         for experiment, words in EXPERIMENTS.items():
             if run.metrics(experiment):
@@ -145,6 +147,7 @@ EXPERIMENTS = {
     "pool": "Life of a 64-token request over a growing pool, us",
     "depth": "Life of a 1,024-token request over a path of so many nodes, us",
     "prompt": "By length of the prompt, all but 16 tokens resident, us",
+    "match": "A bare look-up, us",
     "share": "By the resident part of a 1,024-token prompt, us",
 }
 """The experiments, and what their tables show."""

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from kvassay.harness.contract import PrefixIndex
+from kvassay.harness.contract import Declaration, Match, PrefixIndex
 from kvassay.harness.control.contract_stages import contender
 from kvassay.harness.control.growth import depth_growth, pool_growth
+from kvassay.harness.control.matching import match_times
 from kvassay.harness.control.pairing import ratio, turns
 from kvassay.harness.control.stages import STAGES, Contender, Prompt
 from kvassay.harness.control.steps import Interrupted, Step, WrongHits, measure
-from kvassay.harness.registry import Unavailable, find
+from kvassay.harness.registry import Registration, Unavailable, find
 
 
 def named(name: str) -> Contender:
@@ -109,6 +110,28 @@ def test_growth_is_sampled_hot_and_random() -> None:
     hot, random = pool_growth([named("radix")], 100, rounds=2)
     assert [len(hot["radix"]), len(random["radix"])] == [2, 2]
     assert len(depth_growth([named("radix")], 64, rounds=2)["radix"]) == 2
+
+
+def test_a_bare_look_up_is_one_of_everything_that_is_stored() -> None:
+    (index,) = find("radix-index")
+    assert len(match_times([index], 100, rounds=2)["radix-index"]) == 2
+    with pytest.raises(ValueError, match="at least a page of 16, got 15"):
+        match_times([index], 15, rounds=1)
+    with pytest.raises(ValueError, match="expected a PrefixIndex, got a CacheManager"):
+        match_times(find("radix"), 100, rounds=1)
+
+
+def test_a_tree_that_finds_too_little_is_not_timed() -> None:
+    class Forgetful:
+        def insert(self, key: object, values: object) -> int:
+            return 0
+
+        def match(self, key: object) -> Match:
+            return Match(0, ())
+
+    forgetful = Registration("forgetful", PrefixIndex, lambda **sizes: Forgetful(), Declaration())
+    with pytest.raises(WrongHits, match="forgetful: expected 96 tokens, got 0"):
+        match_times([forgetful], 100, rounds=1)
 
 
 def test_sizes_are_checked() -> None:

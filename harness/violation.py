@@ -48,6 +48,14 @@ class Anomaly(StrEnum):
     MIRROR = "mirror disagrees with look-up"
     EVENT_ORDER = "incomplete or unordered events"
     NOT_AN_ANSWER = "answer out of contract"
+    FIRST_TOKEN = "wrong first token"
+    STAMP = "wrong stamp"
+    NOT_ADDING_UP = "latencies that do not add up"
+    OMISSION = "wait left out"
+    ARRIVALS = "arrivals of another process"
+    MISREAD_HITS = "hits misread"
+    FALSE_SUCCESS = "failure and success mixed up"
+    MISCOUNT = "counter against its definition"
 
 
 @dataclass

@@ -13,6 +13,10 @@ from enum import StrEnum
 from kvassay.harness.contract import TokenEvent
 
 
+UNSEEN = -1
+"""Stands in `TokenEvent.tokens` for text that came without token ids: one token or more."""
+
+
 class Ending(StrEnum):
     """How a request ended, as its client can tell."""
 
@@ -37,7 +41,7 @@ class Timeline:
     sent: float | None
     """When the client really sent it; None if it never did."""
     events: tuple[TokenEvent, ...]
-    """Chunks as they came; some carry no token, some several."""
+    """Chunks as they came; some carry no token, some several, some `UNSEEN` ones."""
     ended: float | None
     """When its end was known."""
     ending: Ending
@@ -49,3 +53,5 @@ class Timeline:
     """Seconds before the first token by stage (queue, lookup, reservation, prefill), where seen."""
     preemptions: int | None = None
     """How often it was preempted, where seen."""
+    output_tokens: int | None = None
+    """How many tokens the server says it generated; None where it does not say."""

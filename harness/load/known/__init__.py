@@ -1,0 +1,1 @@
+"""A scripted world in which every number is known, and the trial of an instrument in it."""

@@ -1,0 +1,115 @@
+"""The trial of an instrument: every act, the caches, the arrivals; a verdict per invariant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from kvassay.harness.load.arriving import strangeness
+from kvassay.harness.load.known import cached
+from kvassay.harness.load.known.checks import Misread, judge, misread
+from kvassay.harness.load.known.instrument import Instrument
+from kvassay.harness.load.known.law import METRIC_LAW
+from kvassay.harness.load.known.met import Met, met_in
+from kvassay.harness.load.known.scene import perform
+from kvassay.harness.load.known.scenes import ACTS, plain
+from kvassay.harness.metrics.run import Run
+from kvassay.harness.metrics.timeline import Ending, Timeline
+from kvassay.harness.verdict import Status, Verdict
+
+PROCESSES = ((4.0, 1.0), (0.5, 3.0), (64.0, 0.5))
+"""Rates per second, and coefficients of variation of the gaps."""
+ARRIVALS = 400
+SEEDS = (0, 1)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial found and met."""
+
+    instrument: str
+    findings: tuple[Misread, ...]
+    met: dict[str, Counter[Met]]
+    """By invariant."""
+    numbers: int
+    """Scenes and runs that were looked at."""
+
+    @property
+    def convicted(self) -> frozenset[str]:
+        """The invariants that are broken."""
+        return frozenset(finding.invariant for finding in self.findings)
+
+    def verdict(self, invariant: str) -> Verdict:
+        """The verdict on one invariant."""
+        rule, met = METRIC_LAW[invariant], self.met.get(invariant, Counter())
+        counts = {state.value: met[state] for state in rule.reached if met[state]}
+        status, reason = Status.PASS, ""
+        found = [finding for finding in self.findings if finding.invariant == invariant]
+        if found:
+            status, reason = Status.FAIL, str(found[0])
+        elif missing := rule.missing(met):
+            status, reason = Status.NOT_REACHED, "never met: " + "; ".join(missing)
+        return Verdict(self.instrument, invariant, status, reason, counts)
+
+
+def trial(instrument: Instrument) -> Outcome:
+    """Try everything."""
+    met: dict[str, Counter[Met]] = {name: Counter() for name in METRIC_LAW}
+    findings: list[Misread] = []
+    for act in ACTS:
+        performed = perform(instrument, act.scene)
+        findings += judge(act, performed)
+        met[act.invariant] += met_in(act.scene, performed)
+        met["M2"] += met_in(act.scene, performed)
+        met["M2"][Met.STAMPS] += sum(len(one.events) for one in performed.timelines)
+    findings += cached.judge(instrument, met["M5"])
+    findings += _arrivals(instrument, met["M4"])
+    findings += _split(instrument, met["M1"])
+    findings += _preempted(instrument, met["M7"])
+    return Outcome(instrument.name, tuple(findings), met, len(ACTS))
+
+
+def _arrivals(instrument: Instrument, met: Counter[Met]) -> Iterator[Misread]:
+    for rate, cv in PROCESSES:
+        for seed in SEEDS:
+            times = instrument.arrivals(rate, cv, ARRIVALS, seed)
+            met[Met.DRAWN] += len(times)
+            for strange in strangeness(times, rate, cv):
+                yield misread("M4", f"arrivals of seed {seed}", f"rate {rate}, cv {cv}", strange)
+
+
+# ------------------------------------------------------- what no server tells, and a rig does
+
+SPLIT = {"queue": 0.5, "lookup": 0.125, "reservation": 0.25, "prefill": 1.0}
+REST = 0.125
+UNKNOWN = Timeline("r0", 8, 0.0, 0.0, (), 4.0, Ending.FAILED, "none")
+
+
+def _split(instrument: Instrument, met: Counter[Met]) -> Iterator[Misread]:
+    """The time to the first token by stages, of a request whose stages are known and of another."""
+    act = next(act for act in ACTS if act.invariant == "M1")
+    call = replace(act.scene.calls[0], script=plain(sum(SPLIT.values()) + REST))
+    run = perform(instrument, replace(act.scene, calls=(call,))).run
+    known = Run(tuple(replace(one, stages=SPLIT) for one in run.timelines))
+    expected = {f"ttft_{stage}": seconds for stage, seconds in SPLIT.items()}
+    for tag, seconds in {**expected, "ttft_rest": REST}.items():
+        for told, what in ((known, seconds), (run, None)):
+            got = instrument.metrics[tag].measure(told).value
+            if got != what:
+                yield misread("M1", "stages", f"{tag} {what}", got)
+    met[Met.SPLIT] += len(SPLIT)
+
+
+def _preempted(instrument: Instrument, met: Counter[Met]) -> Iterator[Misread]:
+    twice, never = replace(UNKNOWN, preemptions=2), replace(UNKNOWN, request="r1", preemptions=0)
+    for timelines, expected in (
+        ((twice, never), 2.0),
+        ((never,), 0.0),
+        ((twice, UNKNOWN), None),
+        ((UNKNOWN,), None),
+    ):
+        got = instrument.metrics["preemptions"].measure(Run(timelines)).value
+        if got != expected:
+            yield misread("M7", "preemptions", expected, got)
+    met[Met.PREEMPTED] += 4

@@ -1,0 +1,36 @@
+"""Prompts that no cache has seen: token ids renamed for this run, the same for the same salt.
+
+Equal prefixes stay equal and different ones different, so what requests share is what they were
+made to share; but what a server still has of an earlier run is of no use. (A cache of single
+tokens may find the first token of a prompt by chance: there are only so many.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from kvassay.harness.workloads.fresh import VOCABULARY
+from kvassay.harness.workloads.plan import Planned
+
+
+def salted(
+    requests: Sequence[Planned], salt: int, vocabulary: int = VOCABULARY
+) -> tuple[Planned, ...]:
+    """The requests with their token ids renamed; `ValueError` for an id not below `vocabulary`."""
+    names = list(range(vocabulary))
+    Random(salt).shuffle(names)
+    return tuple(
+        replace(one, prompt=_renamed(one, one.prompt, names), output=_renamed(one, one.output, names))
+        for one in requests
+    )
+
+
+def _renamed(one: Planned, tokens: Sequence[int], names: list[int]) -> tuple[int, ...]:
+    try:
+        return tuple([names[token] for token in tokens])
+    except IndexError:
+        raise ValueError(
+            f"{one.name}: expected token ids below {len(names)}, got {max(tokens)}"
+        ) from None

@@ -1,0 +1,1 @@
+"""Servers over HTTP: a client, and a server that does as its script says."""

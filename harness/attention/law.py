@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from kvassay.harness.invariants import LAW, Invariant, always
+from kvassay.harness.load.known.law import METRIC_LAW
+from kvassay.harness.load.known.law import SUITE as METRICS
 
 SUITE = "attention"
 
@@ -28,5 +30,9 @@ KERNEL_LAW: dict[str, Invariant] = {
 }
 """What is claimed and reached is told by the checks themselves."""
 
-WHOLE_LAW: dict[str, Invariant] = {**LAW, **KERNEL_LAW}
-"""Of managers, indexes and kernels, in the order of the law."""
+_OF_METRICS = {
+    rule.id: Invariant(rule.id, rule.title, METRICS, always, ()) for rule in METRIC_LAW.values()
+}
+
+WHOLE_LAW: dict[str, Invariant] = {**LAW, **KERNEL_LAW, **_OF_METRICS}
+"""Of managers, indexes, kernels and instruments, in the order of the law."""

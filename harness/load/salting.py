@@ -22,7 +22,9 @@ def salted(
     names = list(range(vocabulary))
     Random(salt).shuffle(names)
     return tuple(
-        replace(one, prompt=_renamed(one, one.prompt, names), output=_renamed(one, one.output, names))
+        replace(
+            one, prompt=_renamed(one, one.prompt, names), output=_renamed(one, one.output, names)
+        )
         for one in requests
     )
 

@@ -12,7 +12,6 @@ from enum import StrEnum
 
 from kvassay.harness.contract import TokenEvent
 
-
 UNSEEN = -1
 """Stands in `TokenEvent.tokens` for text that came without token ids: one token or more."""
 

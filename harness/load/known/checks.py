@@ -1,7 +1,7 @@
 """What an instrument made of a scene against what is known: numbers for equality, stamps in order.
 
-A wrong number is blamed on the invariant of its act. Stamps are blamed on M2, and when requests
-came to the server on M4, in every act.
+A wrong number is blamed on the invariant of its act. In every act M6 is to blame for an ending, M4 for
+when requests came to the server, M2 for stamps.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class Misread(Violation):
         return f"{self.invariant} {self.anomaly}, {where}: expected {self.expected}; got {self.got}"
 
 
-def misread(
-    invariant: str, scene: str, expected: object, got: object, index: int = -1
-) -> Misread:
+def misread(invariant: str, scene: str, expected: object, got: object, index: int = -1) -> Misread:
     """A conviction, with the anomaly of its invariant."""
     anomaly = ANOMALIES[invariant]
     return Misread(invariant, anomaly, str(expected), str(got), index, scene=scene)
 
 
-def judge(act: Act, performed: Performed) -> Iterator[Misread]:
-    """Everything that is wrong with what was made of an act."""
-    yield from _numbers(act, performed)
-    lost = list(_lost(act, performed))
-    yield from lost
-    if not lost:
-        yield from _stamps(act, performed)
-        yield from _coming(act, performed)
+def judge(act: Act, performed: Performed) -> list[Misread]:
+    """What is wrong with what was made of an act: the first thing that is, as the rest follows from it.
+
+    Requests are to be there once and to have ended as they did; to have come when they were meant
+    to; to have the right stamps; and only then can numbers made of these be wrong by themselves.
+    """
+    for question in (_lost, _endings, _coming, _stamps, _numbers):
+        if found := list(question(act, performed)):
+            return found
+    return []
 
 
 def _numbers(act: Act, performed: Performed) -> Iterator[Misread]:
@@ -84,14 +84,16 @@ def _lost(act: Act, performed: Performed) -> Iterator[Misread]:
         yield misread("M7", act.name, f"{len(act.scene.calls)} requests", len(names))
 
 
+def _endings(act: Act, performed: Performed) -> Iterator[Misread]:
+    for number, (one, fate) in enumerate(zip(_ordered(performed), fates(act.scene), strict=True)):
+        if one.ending is not fate.ending:
+            yield misread("M6", act.name, fate.ending, one.ending, number)
+
+
 def _stamps(act: Act, performed: Performed) -> Iterator[Misread]:
     """Stamps are those of the server's bytes, and in order."""
     truth, began = fates(act.scene), _began(act, performed)
     for number, (one, fate) in enumerate(zip(_ordered(performed), truth, strict=True)):
-        if one.ending is not fate.ending:
-            if act.invariant == "M6":
-                yield misread("M6", act.name, fate.ending, one.ending, number)
-            continue
         got = [event.time - began for event in one.events if event.tokens]
         expected = [at for at, _ in fate.carrying]
         # How many chunks carry tokens is no matter of clocks: other invariants speak of it.

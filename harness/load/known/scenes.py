@@ -170,6 +170,11 @@ ACTS: tuple[Act, ...] = (
         (*RATES, *ENDINGS, "tpot", "ttft", "preemptions"),
     ),
     Act("M7", "objectives", Scene(GRADED, objectives=OBJECTIVES), (*RATES, *ENDINGS)),
-    Act("M7", "unknown counts", Scene((Call(0.0, Script((Tokens(0.5, (7,), told=False), Finish(1.0)))),)), RATES),
+    Act(
+        "M7",
+        "unknown counts",
+        Scene((Call(0.0, Script((Tokens(0.5, (7,), told=False), Finish(1.0)))),)),
+        RATES,
+    ),
 )
 """In the order of the law; M2 is judged in all of them, M5 has a world of its own."""

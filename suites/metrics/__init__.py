@@ -1,0 +1,1 @@
+"""Whether the numbers can be trusted: the instrument itself on trial."""

@@ -23,8 +23,8 @@ def drawn(rate: float, cv: float, count: int, seed: int) -> list[float]:
 
 
 def strangeness(times: Sequence[float], rate: float, cv: float) -> Iterator[str]:
-    """In which ways these are no arrivals of that process, from time 0 on; of none nothing is said."""
-    from scipy import stats
+    """In which ways these are no arrivals of that process, from time 0 on."""
+    from scipy import stats  # type: ignore[import-untyped]
 
     if not times:
         return

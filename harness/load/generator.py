@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kvassay.harness.contract import GenerationRequest
@@ -99,7 +100,7 @@ class Generator:
                 for one in loop.start(now - begin):
                     known = by_name[one.name]
                     task = self._task(Wanted(known.request, now, known.declared_cached))
-                    task.add_done_callback(lambda _, name=one.name: answered.put_nowait(name))
+                    task.add_done_callback(partial(_answered, answered, one.name))
                     tasks[one.name] = task
                 name = await self._next_answer(answered, loop.next_start(), begin)
                 if name is not None:
@@ -156,6 +157,10 @@ class Generator:
             timeline = self.watcher.never_sent(one, INTERRUPTED)
         self.told(timeline)
         return timeline
+
+
+def _answered(queue: asyncio.Queue[str], name: str, task: asyncio.Task[Timeline]) -> None:
+    queue.put_nowait(name)
 
 
 def _require_independent(requests: Sequence[Planned]) -> None:

@@ -21,18 +21,15 @@ def salted(
     """The requests with their token ids renamed; `ValueError` for an id not below `vocabulary`."""
     names = list(range(vocabulary))
     Random(salt).shuffle(names)
-    return tuple(
-        replace(
-            one, prompt=_renamed(one, one.prompt, names), output=_renamed(one, one.output, names)
-        )
-        for one in requests
-    )
+    return tuple(_renamed(one, names) for one in requests)
 
 
-def _renamed(one: Planned, tokens: Sequence[int], names: list[int]) -> tuple[int, ...]:
+def _renamed(one: Planned, names: list[int]) -> Planned:
     try:
-        return tuple([names[token] for token in tokens])
+        prompt = tuple([names[token] for token in one.prompt])
+        return replace(one, prompt=prompt, output=tuple([names[token] for token in one.output]))
     except IndexError:
+        largest = max(*one.prompt, *one.output)
         raise ValueError(
-            f"{one.name}: expected token ids below {len(names)}, got {max(tokens)}"
+            f"{one.name}: expected token ids below {len(names)}, got {largest}"
         ) from None

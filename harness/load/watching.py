@@ -51,7 +51,7 @@ class Watcher:
         self.engine, self.clock, self.limits = engine, clock, limits or Limits()
 
     async def watch(self, wanted: Wanted) -> Timeline:
-        """Send it now. Never raises for what a server does; a cancellation ends up in the timeline."""
+        """Send it now. Never raises for what a server does, nor when it is cancelled."""
         sent = self.clock()
         events: list[TokenEvent] = []
         error = ""

@@ -1,10 +1,10 @@
-"""What a cache did for the requests: tokens found in it, as observed and as declared; preemptions."""
+"""What a cache did for requests: tokens found, as observed and as declared; preemptions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kvassay.harness.metrics.metric import Need, OfRequest, OfRun, Tool
+from kvassay.harness.metrics.metric import Need, OfRequest, OfRun, names
 from kvassay.harness.metrics.reading import cached_tokens
 from kvassay.harness.metrics.run import Run
 from kvassay.harness.metrics.timeline import Timeline
@@ -21,7 +21,7 @@ class CachedTokens(OfRequest):
 
     tag, unit, direction = "cached_tokens", "token", Direction.HIGHER
     needs = (Need.CACHED,)
-    elsewhere = {Tool.AIPERF: "`usage_prompt_cache_read_tokens`"}
+    elsewhere = names(aiperf="`usage_prompt_cache_read_tokens`")
 
     def of(self, one: Timeline) -> float | None:
         found = cached_tokens(one)

@@ -18,19 +18,19 @@ What each number means. A name says little: tools use the same one for different
 thing has several names. This page is made from `harness/metrics` by `python -m
 kvassay.harness.metrics.definitions`; a test watches that it is not stale.
 
-- All times are of one monotonic clock. A request starts when it is *meant* to, by the arrival process,
-  whether or not the client or the server is ready.
-- Only requests that the server finished have latencies. Those that failed, were cut off or were given up are
-  counted apart, and nothing is divided by them or added up over them.
+- All times are of one monotonic clock. A request starts when it is *meant* to, by the arrival
+  process, whether or not the client or the server is ready.
+- Only requests that the server finished have latencies. Those that failed, were cut off or were
+  given up are counted apart, and nothing is divided by them or added up over them.
 - A chunk is not a token. A role, an empty text, a comment, a usage report carry none.
-- What was not measured is not shown as 0. Percentiles ({", ".join(f"p{p}" for p in PERCENTILES)}) are
-  interpolated linearly between samples.
+- What was not measured is not shown as 0. Percentiles ({", ".join(f"p{p}" for p in PERCENTILES)})
+  are interpolated linearly between samples.
 - A run lasts from the first intended start to the last end of any request.
 
 """
 END = """
-Names of other tools as in vLLM's `vllm/benchmarks/serve.py`, AIPerf's metrics reference and GuideLLM's
-`request_stats.py`; an empty cell means that there is none that we know.
+Names of other tools as in vLLM's `vllm/benchmarks/serve.py`, AIPerf's metrics reference and
+GuideLLM's `request_stats.py`; an empty cell means that there is none that we know.
 """
 
 

@@ -7,8 +7,9 @@ time to the first token plus the gaps between chunks, exactly.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import ClassVar
 
-from kvassay.harness.metrics.metric import Need, OfGaps, OfRequest, Per, Tool
+from kvassay.harness.metrics.metric import Need, OfGaps, OfRequest, Per, names
 from kvassay.harness.metrics.reading import chunks, one_token_each, output_tokens
 from kvassay.harness.metrics.timeline import Timeline
 
@@ -23,11 +24,11 @@ class TimeToFirstToken(OfRequest):
 
     tag, unit = "ttft", "s"
     needs = (Need.CHUNKS,)
-    elsewhere = {
-        Tool.VLLM: "`ttft`, from the sending, to the first chunk with a choice",
-        Tool.AIPERF: "`time_to_first_token`, from the sending",
-        Tool.GUIDELLM: "`time_to_first_token_ms`, from the sending",
-    }
+    elsewhere = names(
+        vllm="`ttft`, from the sending, to the first chunk with a choice",
+        aiperf="`time_to_first_token`, from the sending",
+        guidellm="`time_to_first_token_ms`, from the sending",
+    )
 
     def of(self, one: Timeline) -> float | None:
         found = chunks(one)
@@ -42,11 +43,11 @@ class EndToEnd(OfRequest):
 
     tag, unit = "e2e", "s"
     needs = (Need.CHUNKS,)
-    elsewhere = {
-        Tool.VLLM: "`e2el`, from the sending, to the last chunk with a choice",
-        Tool.AIPERF: "`request_latency`, from the sending",
-        Tool.GUIDELLM: "`request_latency`, from the sending to the end of the stream",
-    }
+    elsewhere = names(
+        vllm="`e2el`, from the sending, to the last chunk with a choice",
+        aiperf="`request_latency`, from the sending",
+        guidellm="`request_latency`, from the sending to the end of the stream",
+    )
 
     def of(self, one: Timeline) -> float | None:
         found = chunks(one)
@@ -64,11 +65,11 @@ class InterChunk(OfGaps):
 
     tag, unit = "icl", "s"
     per = Per.CHUNK
-    needs = (Need.CHUNKS,)
-    elsewhere = {
-        Tool.VLLM: "`itl`, whatever a chunk carries",
-        Tool.AIPERF: "`inter_chunk_latency`",
-    }
+    needs: ClassVar[tuple[Need, ...]] = (Need.CHUNKS,)
+    elsewhere = names(
+        vllm="`itl`, whatever a chunk carries",
+        aiperf="`inter_chunk_latency`",
+    )
 
     def of(self, one: Timeline) -> tuple[float, ...] | None:
         return tuple(after.time - before.time for before, after in pairwise(chunks(one)))
@@ -86,11 +87,11 @@ class InterToken(InterChunk):
     tag, unit = "itl", "s"
     per = Per.TOKEN
     needs = (Need.CHUNKS, Need.ONE_TOKEN)
-    elsewhere = {
-        Tool.VLLM: "`itl`, equal where each chunk carries one token",
-        Tool.AIPERF: "none: its `inter_token_latency` is `tpot`",
-        Tool.GUIDELLM: "none: its `inter_token_latency_ms` is `tpot`",
-    }
+    elsewhere = names(
+        vllm="`itl`, equal where each chunk carries one token",
+        aiperf="none: its `inter_token_latency` is `tpot`",
+        guidellm="none: its `inter_token_latency_ms` is `tpot`",
+    )
 
     def of(self, one: Timeline) -> tuple[float, ...] | None:
         return super().of(one) if one_token_each(one) else None
@@ -106,12 +107,12 @@ class TimePerOutputToken(OfRequest):
 
     tag, unit = "tpot", "s"
     needs = (Need.CHUNKS, Need.TOKEN_COUNT)
-    elsewhere = {
-        Tool.VLLM: "`tpot`",
-        Tool.AIPERF: "`inter_token_latency`",
-        Tool.GUIDELLM: "`inter_token_latency_ms`; its `time_per_output_token_ms` "
+    elsewhere = names(
+        vllm="`tpot`",
+        aiperf="`inter_token_latency`",
+        guidellm="`inter_token_latency_ms`; its `time_per_output_token_ms` "
         "is `e2e / output tokens`",
-    }
+    )
 
     def of(self, one: Timeline) -> float | None:
         found, count = chunks(one), output_tokens(one)
@@ -125,12 +126,12 @@ class SendDelay(OfRequest):
 
     `sent - intended start`
 
-    What the client adds to every latency: its own queue, or a machine that is too slow for the load.
+    What the client adds to every latency: its own queue, or a machine too slow for the load.
     """
 
     tag, unit = "send_delay", "s"
     needs = (Need.SENT,)
-    elsewhere = {Tool.GUIDELLM: "none: `request_start - targeted_start` of its timings"}
+    elsewhere = names(guidellm="none: `request_start - targeted_start` of its timings")
 
     def of(self, one: Timeline) -> float | None:
         return None if one.sent is None else one.sent - one.intended

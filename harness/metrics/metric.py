@@ -55,6 +55,12 @@ class Tool(StrEnum):
     GUIDELLM = "GuideLLM"
 
 
+def names(*, vllm: str = "", aiperf: str = "", guidellm: str = "") -> Mapping[Tool, str]:
+    """What a metric is called elsewhere; a tool without it is left out."""
+    told = {Tool.VLLM: vllm, Tool.AIPERF: aiperf, Tool.GUIDELLM: guidellm}
+    return {tool: name for tool, name in told.items() if name}
+
+
 @dataclass(frozen=True)
 class Measured:
     """One metric of one run."""
@@ -107,7 +113,7 @@ class Metric(ABC):
     direction: ClassVar[Direction] = Direction.LOWER
     per: ClassVar[Per]
     needs: ClassVar[tuple[Need, ...]] = ()
-    elsewhere: ClassVar[Mapping[Tool, str]] = {}
+    elsewhere: ClassVar[Mapping[Tool, str]] = names()
     """What other tools call it; a tool that computes something else by that name says so here."""
 
     @abstractmethod

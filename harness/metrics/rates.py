@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from kvassay.harness.metrics.latency import EndToEnd, TimePerOutputToken, TimeToFirstToken
-from kvassay.harness.metrics.metric import Need, OfRequest, OfRun, Tool
+from kvassay.harness.metrics.metric import Need, OfRequest, OfRun, names
 from kvassay.harness.metrics.reading import output_tokens
 from kvassay.harness.metrics.run import Run
 from kvassay.harness.metrics.timeline import Ending, Timeline
@@ -31,11 +31,11 @@ class Complete(_Ended):
     """
 
     tag, ending, direction = "requests_complete", Ending.COMPLETE, Direction.HIGHER
-    elsewhere = {
-        Tool.VLLM: "`completed`, those cut off after a chunk among them",
-        Tool.AIPERF: "`request_count`",
-        Tool.GUIDELLM: "`successful`",
-    }
+    elsewhere = names(
+        vllm="`completed`, those cut off after a chunk among them",
+        aiperf="`request_count`",
+        guidellm="`successful`",
+    )
 
 
 class Truncated(_Ended):
@@ -54,11 +54,11 @@ class Failed(_Ended):
     """
 
     tag, ending = "requests_failed", Ending.FAILED
-    elsewhere = {
-        Tool.VLLM: "`failed`",
-        Tool.AIPERF: "`error_request_count`",
-        Tool.GUIDELLM: "`errored`",
-    }
+    elsewhere = names(
+        vllm="`failed`",
+        aiperf="`error_request_count`",
+        guidellm="`errored`",
+    )
 
 
 class Cancelled(_Ended):
@@ -68,7 +68,7 @@ class Cancelled(_Ended):
     """
 
     tag, ending = "requests_cancelled", Ending.CANCELLED
-    elsewhere = {Tool.GUIDELLM: "`incomplete`"}
+    elsewhere = names(guidellm="`incomplete`")
 
 
 class _PerSecond(OfRun):
@@ -92,11 +92,11 @@ class RequestThroughput(_PerSecond):
     """
 
     tag, unit = "request_throughput", "1/s"
-    elsewhere = {
-        Tool.VLLM: "`request_throughput`",
-        Tool.AIPERF: "`request_throughput`",
-        Tool.GUIDELLM: "`requests_per_second`",
-    }
+    elsewhere = names(
+        vllm="`request_throughput`",
+        aiperf="`request_throughput`",
+        guidellm="`requests_per_second`",
+    )
 
     def count(self, run: Run) -> float | None:
         return len(run.complete)
@@ -110,11 +110,11 @@ class OutputThroughput(_PerSecond):
 
     tag, unit = "output_throughput", "token/s"
     needs = (Need.TOKEN_COUNT,)
-    elsewhere = {
-        Tool.VLLM: "`output_throughput`",
-        Tool.AIPERF: "`output_token_throughput`",
-        Tool.GUIDELLM: "`output_tokens_per_second`",
-    }
+    elsewhere = names(
+        vllm="`output_throughput`",
+        aiperf="`output_token_throughput`",
+        guidellm="`output_tokens_per_second`",
+    )
 
     def count(self, run: Run) -> float | None:
         counts = [output_tokens(one) for one in run.complete]
@@ -132,10 +132,10 @@ class Goodput(_PerSecond):
 
     tag, unit = "goodput", "1/s"
     needs = (Need.SLO, Need.CHUNKS)
-    elsewhere = {
-        Tool.VLLM: "`request_goodput`, `tpot` of one token as 0",
-        Tool.AIPERF: "`goodput`",
-    }
+    elsewhere = names(
+        vllm="`request_goodput`, `tpot` of one token as 0",
+        aiperf="`goodput`",
+    )
 
     def count(self, run: Run) -> float | None:
         unknown = set(run.objectives) - set(OBJECTIVES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 
@@ -102,7 +103,7 @@ class Script:
             data = _data(part, self)
             cut = [len(data) // 3, len(data) // 3 + 1] if self.torn else []
             ends = [0, *cut, len(data)]
-            yield part, [data[a:b] for a, b in zip(ends, ends[1:], strict=False) if b > a]
+            yield part, [data[a:b] for a, b in pairwise(ends) if b > a]
 
 
 def plain(

@@ -40,10 +40,10 @@ async def until(when: float) -> None:
     loop = asyncio.get_running_loop()
     if when <= loop.time():
         return
-    there = loop.create_future()
-    timer = loop.call_at(when, lambda: there.done() or there.set_result(None))
+    there = asyncio.Event()
+    timer = loop.call_at(when, there.set)
     try:
-        await there
+        await there.wait()
     finally:
         timer.cancel()
 
@@ -67,7 +67,7 @@ class Scripted:
         return 200, listed(self.models)
 
     def take(self, path: str, body: Mapping[str, Any]) -> tuple[Asked, Script]:
-        """A request has come: note it, and say what it gets. `Unreachable` if the script is down."""
+        """A request has come: note it, and say what it gets. `Unreachable` if that is nothing."""
         asked = Asked(len(self.asked), path, body, asyncio.get_running_loop().time())
         self.asked.append(asked)
         script = self.answering(asked)

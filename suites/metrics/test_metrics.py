@@ -1,4 +1,4 @@
-"""Numbers of known runs are the known ones: M1 to M7 of the instrument that measures servers here."""
+"""Numbers of known runs are the known ones: M1 to M7 of the instrument that is used here."""
 
 from __future__ import annotations
 

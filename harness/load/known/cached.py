@@ -1,8 +1,8 @@
 """Hits in a scripted world: a server with a cache of whole blocks that tells what it found.
 
 Two runs of the same workload meet the same server: the second finds it warm, and must still be
-measured as if nobody had been there. A server that forgets half-way finds less than is declared, and
-what it found is to be told; one that tells nothing is not one that found nothing.
+measured as if nobody had been there. A server that forgets half-way finds less than is declared,
+and what it found is to be told; one that tells nothing is not one that found nothing.
 """
 
 from __future__ import annotations

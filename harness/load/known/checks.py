@@ -1,7 +1,7 @@
 """What an instrument made of a scene against what is known: numbers for equality, stamps in order.
 
-A wrong number is blamed on the invariant of its act. In every act M6 is to blame for an ending, M4 for
-when requests came to the server, M2 for stamps.
+A wrong number is blamed on the invariant of its act. In every act M6 is to blame for an ending, M4
+for when requests came to the server, M2 for stamps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def misread(invariant: str, scene: str, expected: object, got: object, index: in
 
 
 def judge(act: Act, performed: Performed) -> list[Misread]:
-    """What is wrong with what was made of an act: the first thing that is, as the rest follows from it.
+    """The first thing that is wrong with what was made of an act, as the rest follows from it.
 
     Requests are to be there once and to have ended as they did; to have come when they were meant
     to; to have the right stamps; and only then can numbers made of these be wrong by themselves.

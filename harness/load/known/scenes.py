@@ -61,6 +61,7 @@ UNTOLD = Script(_ended(1.0, Tokens(0.5, (7,), told=False), Tokens(1.0, (8,), tol
 UNTOLD_SEVERAL = Script(
     _ended(1.0, Tokens(0.5, (7,), told=False), Tokens(1.0, (8,), told=False), output=5)
 )
+UNCOUNTED = Script((Tokens(0.5, (7,), told=False), Finish(1.0)))
 SPACED = Script(
     (
         Role(0.25),
@@ -170,11 +171,6 @@ ACTS: tuple[Act, ...] = (
         (*RATES, *ENDINGS, "tpot", "ttft", "preemptions"),
     ),
     Act("M7", "objectives", Scene(GRADED, objectives=OBJECTIVES), (*RATES, *ENDINGS)),
-    Act(
-        "M7",
-        "unknown counts",
-        Scene((Call(0.0, Script((Tokens(0.5, (7,), told=False), Finish(1.0)))),)),
-        RATES,
-    ),
+    Act("M7", "unknown counts", Scene((Call(0.0, UNCOUNTED),)), RATES),
 )
 """In the order of the law; M2 is judged in all of them, M5 has a world of its own."""

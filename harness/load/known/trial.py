@@ -17,9 +17,10 @@ from kvassay.harness.load.known.law import KIND, METRIC_LAW, SUITE
 from kvassay.harness.load.known.meeting import met_in
 from kvassay.harness.load.known.met import Met
 from kvassay.harness.load.known.scene import perform
-from kvassay.harness.load.known.scenes import ACTS, plain
+from kvassay.harness.load.known.scenes import ACTS
 from kvassay.harness.metrics.run import Run
 from kvassay.harness.metrics.timeline import Ending, Timeline
+from kvassay.harness.serving.script import plain
 from kvassay.harness.verdict import Status, Verdict
 
 PROCESSES = ((4.0, 1.0), (0.5, 3.0), (64.0, 0.5))

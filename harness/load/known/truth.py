@@ -91,10 +91,11 @@ def _fate(call: Call, sent: float, stall: float | None) -> Fate:
 
 def _heard(call: Call, sent: float, ended: float, ending: Ending, heard: Sequence[Part]) -> Fate:
     starts = call.script.head_at
-    carrying = [(sent + max(starts, p.at), p) for p in heard if getattr(p, "ids", ())]
+    speaking = [part for part in heard if isinstance(part, Tokens | Finish) and part.ids]
+    carrying = [(sent + max(starts, part.at), part) for part in speaking]
     usage = [part for part in heard if isinstance(part, Usage)]
-    told = not any(isinstance(part, Tokens) and not part.told for _, part in carrying)
-    count = sum(len(part.ids) for _, part in carrying)  # type: ignore[attr-defined]
+    told = all(part.told for _, part in carrying if isinstance(part, Tokens))
+    count = sum(len(part.ids) for _, part in carrying)
     known = count if told else (usage[-1].output if usage else None)
     return Fate(
         call.at,
@@ -103,7 +104,7 @@ def _heard(call: Call, sent: float, ended: float, ending: Ending, heard: Sequenc
         ending,
         call.prompt_tokens,
         tuple(sent + max(starts, part.at) for part in heard),
-        tuple((at, len(part.ids)) for at, part in carrying),  # type: ignore[attr-defined]
+        tuple((at, len(part.ids)) for at, part in carrying),
         known,
         usage[-1].cached if usage else None,
     )

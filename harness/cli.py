@@ -15,6 +15,7 @@ from kvassay.harness.attention.case import BadCase
 from kvassay.harness.bench import bench
 from kvassay.harness.contract import CacheManager, ContractError, PagedAttention
 from kvassay.harness.explain import Told
+from kvassay.harness.load.command import serve
 from kvassay.harness.registry import (
     Registration,
     Unavailable,
@@ -36,6 +37,7 @@ app = typer.Typer(
     help="Assay paged KV caches and prefix caches.", no_args_is_help=True, add_completion=False
 )
 
+bench.command("serve")(serve)
 app.add_typer(bench, name="bench")
 
 

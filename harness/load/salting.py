@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from random import Random
+
+import numpy as np
 
 from kvassay.harness.workloads.fresh import VOCABULARY
 from kvassay.harness.workloads.plan import Planned
@@ -19,8 +20,7 @@ def salted(
     requests: Sequence[Planned], salt: int, vocabulary: int = VOCABULARY
 ) -> tuple[Planned, ...]:
     """The requests with their token ids renamed; `ValueError` for an id not below `vocabulary`."""
-    names = list(range(vocabulary))
-    Random(salt).shuffle(names)
+    names = np.random.default_rng(salt).permutation(vocabulary).tolist()
     return tuple(_renamed(one, names) for one in requests)
 
 

@@ -24,6 +24,7 @@ from kvassay.harness.workloads.sharing import few_shot, self_consistency
 
 BLOCK = 16
 SALTS = (11, 12)
+SMALL = {"question_tokens": 24, "output_tokens": 2, "vocabulary": 1000}
 
 
 class Remembering:
@@ -46,10 +47,8 @@ class Remembering:
 def judge(instrument: Instrument, met: Counter[Met]) -> Iterator[Misread]:
     """Everything that is wrong with how hits are made and told."""
     for workload in (
-        few_shot(0, questions=6, example_tokens=64, question_tokens=24, output_tokens=2),
-        self_consistency(
-            0, questions=3, samples=3, example_tokens=40, question_tokens=24, output_tokens=2
-        ),
+        few_shot(0, questions=6, example_tokens=64, **SMALL),
+        self_consistency(0, questions=3, samples=3, example_tokens=40, **SMALL),
     ):
         yield from _warm(instrument, workload.requests, workload.name, met)
         yield from _forgotten(instrument, workload.requests, workload.name, met)

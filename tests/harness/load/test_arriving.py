@@ -23,7 +23,7 @@ def test_what_was_drawn_is_never_strange(rate: float, cv: float, count: int) -> 
 @pytest.mark.parametrize("other", [rescaled, evenly, slower])
 def test_another_process_is_strange_for_every_seed(rate: float, cv: float, other: object) -> None:
     for seed in range(10):
-        times = other(rate, cv, 300, seed)  # type: ignore[operator]
+        times = other(rate, cv, 1200, seed)  # type: ignore[operator]
         assert list(strangeness(times, rate, cv)), seed
 
 

@@ -27,7 +27,9 @@ def generator(answering: Answering, **parts: Any) -> tuple[Generator, Scripted]:
     clock = asyncio.get_running_loop().time
     server = Scripted(answering)
     limits = parts.pop("limits", None)
-    return Generator(Watcher(OpenAIEngine(server, "m", clock=clock), clock, limits), **parts), server
+    return Generator(
+        Watcher(OpenAIEngine(server, "m", clock=clock), clock, limits), **parts
+    ), server
 
 
 def opened(answering: Answering, times: Sequence[float], **parts: Any) -> Sent:

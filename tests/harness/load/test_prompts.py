@@ -62,7 +62,7 @@ def test_every_workload_has_a_name_and_takes_settings() -> None:
 def test_a_trace_gives_equal_blocks_equal_tokens(tmp_path: Path) -> None:
     rows = [
         {"timestamp": 5, "input_length": 1100, "output_length": 7, "hash_ids": [1, 2, 3]},
-        {"timestamp": 9, "input_length": 1100, "output_length": 0, "hash_ids": [1, 2, 4]},
+        {"timestamp": 9, "input_length": 1100, "output_length": 1, "hash_ids": [1, 2, 4]},
     ]
     path = tmp_path / "trace.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -18,7 +18,7 @@ from kvassay.harness.serving.virtual_time import play
 from kvassay.harness.workloads.plan import Workload
 from kvassay.harness.workloads.sharing import few_shot, unrelated
 
-APART = unrelated(0, requests=40, prompt_tokens=8, output_tokens=2)
+APART = unrelated(0, prompts=40, prompt_tokens=8, output_tokens=2)
 FEW = few_shot(0, questions=6, example_tokens=64, question_tokens=24, output_tokens=2)
 
 
@@ -46,9 +46,9 @@ def test_a_run_as_it_should_be_needs_no_word() -> None:
 
 def test_a_client_that_cannot_keep_up_is_found_out() -> None:
     load = Load(APART, drawn(20.0, 1.0, 40, 0), process=(20.0, 1.0), at_once=1)
-    late, other = report(even, load)[0].notes
-    assert "the arrivals achieved are not those declared" in late + other
-    assert "the client itself was late: by " in late + other
+    told = "\n".join(report(even, load)[0].notes)
+    assert "the arrivals achieved are not those declared" in told
+    assert "the client itself was late: by " in told
 
 
 def test_hits_that_did_not_come_are_told_beside_those_intended() -> None:
@@ -112,7 +112,9 @@ def test_a_server_is_looked_for_before_anything_is_sent() -> None:
     with pytest.raises(NoServer, match="no server: refused"):
         play(look_for(OpenAIEngine(Without(0), "scripted")))
     (note,) = play(look_for(OpenAIEngine(Without(404), "scripted")))
-    assert note.startswith("whether the model is there is not known: HTTP 404 on /v1/models: <html>")
+    assert note.startswith(
+        "whether the model is there is not known: HTTP 404 on /v1/models: <html>"
+    )
 
 
 def test_the_first_of_a_workload_are_independent() -> None:

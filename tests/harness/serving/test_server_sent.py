@@ -1,0 +1,31 @@
+"""Events come out whole, wherever pieces end."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvassay.harness.serving.server_sent import Decoder
+
+STREAM = (
+    b': hello\n\ndata: {"a": 1}\n\nevent: x\r\ndata:two\r\ndata: lines\r\n\r\n'
+    b"id: 7\n\n: keep-alive\n\ndata: na\xc3\xafve\n\ndata: cut off"
+)
+EVENTS = ['{"a": 1}', "two\nlines", "naïve"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_pieces_of_any_size_give_the_same_events(size: int) -> None:
+    decoder = Decoder()
+    pieces = [STREAM[start : start + size] for start in range(0, len(STREAM), size)]
+    assert [event for piece in pieces for event in decoder.feed(piece)] == EVENTS
+
+
+def test_an_event_is_there_with_the_byte_that_ends_it() -> None:
+    decoder = Decoder()
+    assert list(decoder.feed(b"data: x\n")) == []
+    assert list(decoder.feed(b"\n")) == ["x"]
+    assert list(decoder.feed(b"\n\n")) == []
+
+
+def test_bytes_that_are_no_text_break_nothing() -> None:
+    assert list(Decoder().feed(b"data: \xff\n\n")) == ["\ufffd"]

@@ -28,6 +28,8 @@ from kvassay.harness.workloads.plan import Workload
 
 LATE = 0.1
 """Share of the median time to the first token that the client's own delay may be, unremarked."""
+BUNDLED = 0.1
+"""Share of the chunks that may come together with others, unremarked."""
 
 
 class NoServer(ServingError):
@@ -139,6 +141,8 @@ def _notes(load: Load, run: Run, found: Mapping[str, Measured]) -> Iterator[str]
     short = sum(_is_short(one, asked[one.request]) for one in run.complete)
     if short:
         yield f"{short} complete requests have fewer tokens than were asked for"
+    yield from _bundles(found)
+    yield from _prompts(load, run)
     if load.times is None:
         yield "closed loop: a queue that would grow with the load is not seen"
 
@@ -172,6 +176,30 @@ def _hits(load: Load, found: Mapping[str, Measured]) -> Iterator[str]:
         yield f"hit rate: not told by the server, {intended}"
     elif got != declared:
         yield f"hit rate: {got:.1%} realised, {intended}"
+
+
+def _bundles(found: Mapping[str, Measured]) -> Iterator[str]:
+    gaps = found["icl"].samples
+    together = sum(gap == 0 for gap in gaps)
+    if together > BUNDLED * len(gaps):
+        yield (
+            f"{together / len(gaps):.0%} of the chunks came together with the one before them: "
+            "gaps tell how they are sent, not how they are made"
+        )
+
+
+def _prompts(load: Load, run: Run) -> Iterator[str]:
+    """The server's own count, where prompts are sent as token ids."""
+    if load.block_size is None:
+        return
+    sent = {request.name: len(request.prompt) for request in load.workload.requests}
+    other = [one for one in run.complete if one.prompt_tokens != sent[one.request]]
+    if other:
+        one = other[0]
+        yield (
+            f"the server counts other prompts than were sent, in {len(other)} requests: "
+            f"{one.prompt_tokens} tokens for {sent[one.request]}"
+        )
 
 
 def _is_short(one: Timeline, asked: int) -> bool:

@@ -32,6 +32,9 @@ SHOWN = 300
 """Characters of an error that are kept."""
 
 
+Payload = dict[str, Any]
+
+
 class Api(StrEnum):
     """Which of the two ways to ask."""
 
@@ -74,8 +77,8 @@ class OpenAIEngine:
             if reply.status != 200:
                 raise ServingError(f"HTTP {reply.status}: {await _error_of(reply)}")
             async with aclosing(self._payloads(reply)) as payloads:
-                async for payload in payloads:
-                    event = self._event(request.request, payload)
+                async for now, payload in payloads:
+                    event = self._event(request.request, now, payload)
                     finished = finished or event.finish_reason is not None
                     yield event
         self._require_finished(finished)
@@ -109,21 +112,21 @@ class OpenAIEngine:
 
     # ------------------------------------------------------------------------------------- hearing
 
-    async def _payloads(self, reply: Reply) -> AsyncGenerator[dict[str, Any], None]:
-        """The JSON objects of the stream; an error among them is raised.
+    async def _payloads(self, reply: Reply) -> AsyncGenerator[tuple[float, Payload], None]:
+        """The JSON objects of the stream with their times; an error among them is raised.
 
         A connection that breaks once the request has finished is no loss. After the mark of the
         end the rest is read, so that the connection can be used again, but not waited for long.
         """
         finished = False
-        async with aclosing(events(reply.body)) as source:
+        async with aclosing(events(reply.body, self._now)) as source:
             try:
-                async for data in source:
+                async for now, data in source:
                     if data == DONE:
                         break
                     payload = _parsed(data)
                     finished = finished or any(map(_finish_reason, payload.get("choices") or ()))
-                    yield payload
+                    yield now, payload
                 else:
                     return
             except CutOff:
@@ -135,7 +138,7 @@ class OpenAIEngine:
                     async for _ in source:
                         pass
 
-    def _event(self, name: str, payload: Mapping[str, Any]) -> ServedEvent:
+    def _event(self, name: str, now: float, payload: Mapping[str, Any]) -> ServedEvent:
         choices, usage = payload.get("choices") or (), payload.get("usage") or {}
         tokens: tuple[int, ...] = ()
         reason = None
@@ -147,7 +150,7 @@ class OpenAIEngine:
         return ServedEvent(
             request=name,
             tokens=tokens,
-            time=self._now(),
+            time=now,
             finish_reason=reason,
             cached_tokens=self._cached(usage),
             output_tokens=usage.get("completion_tokens"),
@@ -189,7 +192,7 @@ def _finish_reason(choice: Mapping[str, Any]) -> str | None:
     return choice.get("finish_reason") or None
 
 
-def _parsed(data: str) -> dict[str, Any]:
+def _parsed(data: str) -> Payload:
     try:
         payload = json.loads(data)
     except ValueError:

@@ -6,7 +6,7 @@ what the stream ends in the middle of.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
 DONE = "[DONE]"
 """The data of the last event of an OpenAI-compatible stream."""
@@ -32,9 +32,15 @@ class Decoder:
                 self._data.append(line.removeprefix("data:").removeprefix(" "))
 
 
-async def events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:
-    """The data of all events."""
+async def events(
+    pieces: AsyncIterator[bytes], clock: Callable[[], float]
+) -> AsyncGenerator[tuple[float, str], None]:
+    """The data of all events, each with the time at which the piece that completes it came.
+
+    So events that come together have one time, however long it takes to read them.
+    """
     decoder = Decoder()
     async for piece in pieces:
+        now = clock()
         for data in decoder.feed(piece):
-            yield data
+            yield now, data

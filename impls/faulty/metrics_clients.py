@@ -309,12 +309,12 @@ class DeafToErrors(OpenAIEngine):
 
     async def _payloads(self, reply: Reply) -> Any:
         try:
-            async for payload in super()._payloads(reply):
-                yield payload
+            async for now, payload in super()._payloads(reply):
+                yield now, payload
         except CutOff:
             raise
         except ServingError:
-            yield {"choices": [{"text": "", "finish_reason": "stop"}]}
+            yield self._now(), {"choices": [{"text": "", "finish_reason": "stop"}]}
 
 
 fault(
@@ -326,11 +326,11 @@ fault(
 
 
 class AbortIsAReason(OpenAIEngine):
-    def _event(self, name: str, payload: Mapping[str, Any]) -> Any:
+    def _event(self, name: str, now: float, payload: Mapping[str, Any]) -> Any:
         try:
-            return super()._event(name, payload)
+            return super()._event(name, now, payload)
         except ServingError:
-            return super()._event(name, {"choices": [{"text": "", "finish_reason": "stop"}]})
+            return super()._event(name, now, {"choices": [{"text": "", "finish_reason": "stop"}]})
 
 
 fault(

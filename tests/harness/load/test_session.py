@@ -67,6 +67,18 @@ def test_short_answers_and_closed_loops_are_told() -> None:
     assert closed.startswith("closed loop")
 
 
+def test_chunks_that_come_together_are_told() -> None:
+    load = Load(APART, [float(n) for n in range(40)])
+    (note,) = report(lambda asked: plain(0.5, (0.0, 0.25), prompt=8, cached=0), load)[0].notes
+    assert note.startswith("50% of the chunks came together with the one before them")
+
+
+def test_a_server_that_counts_other_prompts_is_told() -> None:
+    load = Load(APART, [float(n) for n in range(40)])
+    (note,) = report(lambda asked: plain(0.5, (0.25,), prompt=9, cached=0), load)[0].notes
+    assert note.endswith("in 40 requests: 9 tokens for 8")
+
+
 def test_warm_up_is_sent_first_and_not_measured() -> None:
     load = Load(APART, [0.0] * 40, warm_up=first_of(APART, 3))
     found, server = report(even, load)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from itertools import count
+
 import pytest
 
-from kvassay.harness.serving.server_sent import Decoder
+from kvassay.harness.serving.server_sent import Decoder, events
+from kvassay.harness.serving.virtual_time import play
 
 STREAM = (
     b': hello\n\ndata: {"a": 1}\n\nevent: x\r\ndata:two\r\ndata: lines\r\n\r\n'
@@ -29,3 +33,15 @@ def test_an_event_is_there_with_the_byte_that_ends_it() -> None:
 
 def test_bytes_that_are_no_text_break_nothing() -> None:
     assert list(Decoder().feed(b"data: \xff\n\n")) == ["\ufffd"]
+
+
+def test_events_of_one_piece_have_one_time() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"data: a\n\ndata: b\n\nda"
+        yield b"ta: c\n\n"
+
+    async def listen() -> list[tuple[float, str]]:
+        ticks = count()
+        return [event async for event in events(pieces(), lambda: float(next(ticks)))]
+
+    assert play(listen()) == [(0.0, "a"), (0.0, "b"), (1.0, "c")]

@@ -6,10 +6,33 @@ what the stream ends in the middle of.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
 DONE = "[DONE]"
 """The data of the last event of an OpenAI-compatible stream."""
+
+
+class Coming:
+    """A clock that stands still as long as the event loop does not turn.
+
+    What a library hands on without waiting was read from the connection before: it came together
+    with what was handed on last, however long the library took in between.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._turned, self._now = True, 0.0
+
+    def __call__(self) -> float:
+        """When what was just handed on came."""
+        if self._turned:
+            self._now, self._turned = self._clock(), False
+            asyncio.get_running_loop().call_soon(self._turn)
+        return self._now
+
+    def _turn(self) -> None:
+        self._turned = True
 
 
 class Decoder:
@@ -35,12 +58,9 @@ class Decoder:
 async def events(
     pieces: AsyncIterator[bytes], clock: Callable[[], float]
 ) -> AsyncGenerator[tuple[float, str], None]:
-    """The data of all events, each with the time at which the piece that completes it came.
-
-    So events that come together have one time, however long it takes to read them.
-    """
-    decoder = Decoder()
+    """The data of all events, each with the time at which the piece that completes it came."""
+    decoder, coming = Decoder(), Coming(clock)
     async for piece in pieces:
-        now = clock()
+        now = coming()
         for data in decoder.feed(piece):
             yield now, data

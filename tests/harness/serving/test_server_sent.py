@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from itertools import count
 
@@ -35,13 +36,15 @@ def test_bytes_that_are_no_text_break_nothing() -> None:
     assert list(Decoder().feed(b"data: \xff\n\n")) == ["\ufffd"]
 
 
-def test_events_of_one_piece_have_one_time() -> None:
+def test_events_that_are_there_together_have_one_time() -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"data: a\n\ndata: b\n\nda"
-        yield b"ta: c\n\n"
+        yield b"ta: c\n\n"  # was there already: nobody waited for it
+        await asyncio.sleep(0)
+        yield b"data: d\n\n"
 
     async def listen() -> list[tuple[float, str]]:
         ticks = count()
         return [event async for event in events(pieces(), lambda: float(next(ticks)))]
 
-    assert play(listen()) == [(0.0, "a"), (0.0, "b"), (1.0, "c")]
+    assert play(listen()) == [(0.0, "a"), (0.0, "b"), (0.0, "c"), (1.0, "d")]

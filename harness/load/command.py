@@ -188,9 +188,10 @@ async def _measured(
 ) -> Report:
     from kvassay.harness.load.progress import Progress
     from kvassay.harness.load.session import look_for, measured
-    from kvassay.harness.serving.http import HTTP
+    from kvassay.harness.serving.http import HTTP, allow_many_sockets
     from kvassay.harness.serving.openai import EXTENSIONS, OpenAIEngine
 
+    allow_many_sockets()
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     async with HTTP(url, headers=headers) as transport:
         extra = {} if plain else EXTENSIONS

@@ -29,7 +29,7 @@ def _renamed(one: Planned, names: list[int]) -> Planned:
         prompt = tuple([names[token] for token in one.prompt])
         return replace(one, prompt=prompt, output=tuple([names[token] for token in one.output]))
     except IndexError:
-        largest = max(*one.prompt, *one.output)
+        largest = max((*one.prompt, *one.output))
         raise ValueError(
             f"{one.name}: expected token ids below {len(names)}, got {largest}"
         ) from None

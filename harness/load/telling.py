@@ -16,6 +16,7 @@ from kvassay.harness.load.session import Report
 from kvassay.harness.metrics.metric import PERCENTILES, Measured, Per
 from kvassay.harness.metrics.timeline import Timeline
 from kvassay.harness.record import Direction, Metric, Record, Subject
+from kvassay.harness.serving.http import without_password
 
 SUITE = "bench-serve"
 
@@ -72,7 +73,7 @@ def record_of(report: Report, model: str, url: str, options: Mapping[str, object
             name=model.replace("/", "_"),
             kind="Engine",
             version="unknown",
-            reference=url,
+            reference=without_password(url),
             declaration={},
         ),
         environment=capture(str(options.get("seed", ""))),

@@ -102,14 +102,16 @@ class TimePerOutputToken(OfRequest):
 
     `(last token - first token) / (output tokens - 1)`
 
-    None for a request of fewer than two tokens, or of an unknown number.
+    None for a request of fewer than two tokens, or of an unknown number. A first chunk of several
+    tokens makes it smaller: these are divided by, and took no time.
     """
 
     tag, unit = "tpot", "s"
     needs = (Need.CHUNKS, Need.TOKEN_COUNT)
     elsewhere = names(
         vllm="`tpot`",
-        aiperf="`inter_token_latency`",
+        aiperf="`inter_token_latency`; divided by the tokens after the first chunk, where these "
+        "are known",
         guidellm="`inter_token_latency_ms`; its `time_per_output_token_ms` "
         "is `e2e / output tokens`",
     )

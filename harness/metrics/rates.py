@@ -68,7 +68,7 @@ class Cancelled(_Ended):
     """
 
     tag, ending = "requests_cancelled", Ending.CANCELLED
-    elsewhere = names(guidellm="`incomplete`")
+    elsewhere = names(aiperf="`cancelled_request_count`", guidellm="`incomplete`")
 
 
 class _PerSecond(OfRun):

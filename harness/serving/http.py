@@ -8,6 +8,7 @@ environment is used unless asked for: it would be measured, too.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -47,7 +48,7 @@ class HTTP:
         if not base.startswith(("http://", "https://")):
             raise ValueError(f"url: expected http://... or https://..., got {url!r}")
         verify = httpx.create_ssl_context() if base.startswith("https") else False
-        self.url = base
+        self.url = without_password(base)
         self._clients = [
             httpx.AsyncClient(
                 base_url=base,
@@ -99,6 +100,22 @@ class HTTP:
         except self._httpx.HTTPError as error:
             raise Unreachable(f"{self.url}: {_told(error)}") from None
         return answer.status_code, answer.content
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown."""
+    return re.sub("//[^/@]*@", "//", url)
+
+
+def allow_many_sockets() -> None:
+    """Raise the number of files that this process may open as far as it may: streams are files."""
+    try:
+        import resource
+    except ImportError:  # not on Windows, which has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _told(error: Exception) -> str:

@@ -131,7 +131,7 @@ class ScriptedHTTP:
         try:
             while (head := await self._head(reader)) is not None:
                 await self._answer(*head, reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError, Unreachable):
             pass
         finally:
             self._writers.discard(writer)

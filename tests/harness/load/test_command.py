@@ -52,10 +52,12 @@ def answering(asked: Asked) -> Script:
 def test_a_server_is_measured_and_recorded(serving: Serving, tmp_path: Path) -> None:
     lines = tmp_path / "timelines.jsonl"
     kept = ("--record", tmp_path / "records", "--timelines", lines)
-    result = bench(serving(answering).url, *QUICK, "--slo", "ttft=5", *kept)
+    url = serving(answering).url.replace("//", "//user:secret@")
+    result = bench(url, *QUICK, "--slo", "ttft=5", *kept)
     assert result.exit_code == 0, result.output
     assert re.search(r"^ttft +│ s +│ +│ +[\d.]+ │", result.output, re.MULTILINE)
     (read,) = record.read_all([tmp_path / "records"])
+    assert "secret" not in read.model_dump_json()
     found = {metric.name: metric for metric in read.metrics}
     assert read.counters["requests_complete"] == 8
     assert len(found["ttft"].samples) == 8

@@ -91,7 +91,12 @@ def test_drawn_scenes_have_something_to_get_wrong() -> None:
     """Most faults in numbers show in some drawn scene: the comparison above can fail."""
     seen: set[str] = set()
     endings: set[Ending] = set()
-    wanted = ("gaps-of-all-events", "chunks-counted-as-tokens", "meant-when-sent", "role-is-a-token")
+    wanted = (
+        "gaps-of-all-events",
+        "chunks-counted-as-tokens",
+        "meant-when-sent",
+        "role-is-a-token",
+    )
 
     @settings(max_examples=60, deadline=None, derandomize=True, database=None)
     @given(scenes())

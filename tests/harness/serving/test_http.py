@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
 import time
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from kvassay.harness.load.generator import Generator, Sent
 from kvassay.harness.load.watching import Limits, Watcher
 from kvassay.harness.metrics.timeline import Ending, Timeline
-from kvassay.harness.serving.http import HTTP, WANTED, NoHttpx
+from kvassay.harness.serving.http import HTTP, WANTED, NoHttpx, allow_many_sockets
 from kvassay.harness.serving.openai import OpenAIEngine
 from kvassay.harness.serving.script import (
     Comment,
@@ -140,6 +141,16 @@ def test_nobody_there() -> None:
 
     with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:9: "):
         asyncio.run(ask())
+
+
+def test_as_many_sockets_as_may_be() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        allow_many_sockets()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_url_is_one_of_http() -> None:

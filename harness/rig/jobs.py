@@ -26,13 +26,18 @@ class Job:
     stop: frozenset[int] = frozenset()
     """Tokens after which a branch ends; they belong to its output."""
     salt: str | None = None
+    width: int = 1
+    """Branches that are asked for: parallel samples, or beams."""
     lockstep: bool = False
+    """Beams: they are chosen among each other in every step."""
 
     def __post_init__(self) -> None:
         if not self.prompt or min(self.prompt) < 0:
             raise ValueError(f"{self.name}: expected a prompt of non-negative tokens, got none")
         if self.max_tokens < 1:
             raise ValueError(f"{self.name}: max_tokens: expected at least 1, got {self.max_tokens}")
+        if self.width < 1:
+            raise ValueError(f"{self.name}: width: expected at least 1, got {self.width}")
 
 
 class Reason(StrEnum):

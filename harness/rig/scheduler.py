@@ -159,8 +159,9 @@ class Scheduler:
                 self._admit(draft)
             if draft.chunks:
                 break
-            if (len(draft.preempted), len(self._jobs)) == (preempted, jobs):
-                self._give_up()
+            changed = (len(draft.preempted), len(self._jobs)) != (preempted, jobs)
+            if not changed and not self._give_up():
+                break
         self._draft, self._steps = None, self._steps + 1
         self._planned = StepPlan(
             self._steps,
@@ -311,12 +312,15 @@ class Scheduler:
                 raise
         return self.managed.enter(branch.name, key)
 
-    def _give_up(self) -> None:
-        """Nobody can go on, though the step is empty: who is in the way ends."""
-        branch = self._waiting[0] if self._waiting else self._running[0]
+    def _give_up(self) -> bool:
+        """Nobody can go on, though the step is empty: who is in the way ends, if anybody is."""
+        branch = next(iter([*self._waiting, *self._running]), None)
+        if branch is None:
+            return False
         held = len(self._running)
         told = f"{len(branch.tokens)} tokens, refused while {held} branches hold blocks"
         self._end(self._jobs[branch.job.name], Reason.NO_ROOM, told)
+        return True
 
     # ----------------------------------------------------------------------------- completion
 

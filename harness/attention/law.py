@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvassay.harness.invariants import LAW, Invariant, always
+from kvassay.harness.rig.law import ENGINE_LAW
 
 SUITE = "attention"
 
@@ -28,5 +29,5 @@ KERNEL_LAW: dict[str, Invariant] = {
 }
 """What is claimed and reached is told by the checks themselves."""
 
-WHOLE_LAW: dict[str, Invariant] = {**LAW, **KERNEL_LAW}
-"""Of managers, indexes and kernels, in the order of the law."""
+WHOLE_LAW: dict[str, Invariant] = {**LAW, **KERNEL_LAW, **ENGINE_LAW}
+"""Of managers, indexes, kernels and engines, in the order of the law."""

@@ -88,6 +88,7 @@ class Subject:
 class Met(StrEnum):
     """Circumstances."""
 
+    STEP = "a step"
     ANSWER = "an answer"
     HIT = "a hit"
     MIXED = "a step with prompts and single tokens"
@@ -191,6 +192,7 @@ class Run:
         return chosen
 
     def _note(self, plan: StepPlan) -> None:
+        self.met[Met.STEP] += 1
         self.met[Met.HIT] += sum(admission.hit > 0 for admission in plan.admitted)
         self.met[Met.CUT] += sum(not chunk.samples for chunk in plan.chunks)
         self.met[Met.MIXED] += bool(plan.prefills and plan.decodes)

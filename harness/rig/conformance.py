@@ -305,8 +305,8 @@ class Recovery(Check):
         prompts = Prompts(subject)
         run = Run(subject, subject.blocks(subject.longest), NARROW)
         for inside in (False, True):
-            size = subject.block_size
-            victim, other = prompts.job(prompts.run(size)), prompts.job(prompts.run(size))
+            other = prompts.job(prompts.run(min(3, prompts.most)))
+            victim = prompts.job(prompts.run(prompts.most // 2))
             waits = prompts.job(prompts.run(prompts.most))
             run.send(other, victim, waits)
             run.step(2)

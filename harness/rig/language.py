@@ -122,7 +122,7 @@ class LanguageModel:
         wanted = [end - 1 for end, one in zip(ends, work, strict=True) if one.samples]
         last = torch.tensor(wanted, dtype=torch.long, device=self._where)
         picked = {"logits_to_keep": last} if self._picks else {}
-        logits = self._model(
+        logits: Tensor = self._model(
             input_ids=torch.tensor([tokens], device=self._where),
             position_ids=torch.tensor([positions], device=self._where),
             use_cache=False,
@@ -190,8 +190,8 @@ def _attention(
         "softcap": asked.get("softcap"),
         "sinks": asked.get("s_aux"),
     }
-    rows = (each[0].transpose(0, 1) for each in (query, key, value))
-    return _STEP.get().attend(module.layer_idx, *rows, wanted)[None], None
+    q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
+    return _STEP.get().attend(module.layer_idx, q, k, v, wanted)[None], None
 
 
 def _attending(model: Any) -> Any:

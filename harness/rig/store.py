@@ -79,7 +79,9 @@ class Store:
             for position in range(start, stop):
                 rows.append(places[position // self.block_size - first])
                 offsets.append(position % self.block_size)
-        return Slots(*(torch.tensor(each, device=self._device) for each in (rows, offsets)))
+        return Slots(
+            *(torch.tensor(each, dtype=torch.long, device=self._device) for each in (rows, offsets))
+        )
 
     def write(self, layer: int, slots: Slots, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Write tokens ``[num_tokens, num_kv_heads, head_dim]``; the layer's caches."""

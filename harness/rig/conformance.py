@@ -248,7 +248,7 @@ class Progress(Check):
         for limits in (WIDE, NARROW, Limits(step_tokens=7, branches=2)):
             prompts = Prompts(subject)
             run = Run(subject, subject.blocks(subject.longest), limits)
-            run.send(*prompts.growing(3), *prompts.unrelated(5), *prompts.family())
+            run.send(*prompts.growing(3), *prompts.unrelated(4), *prompts.family()[:3])
             run.send(prompts.job(prompts.run(1), subject.longest - 1))
             run.finish()
             run.met[Met.WHOLE_POOL] += 1

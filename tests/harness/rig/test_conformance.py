@@ -5,6 +5,8 @@ A fault is planted either in how the rig uses a manager, or in the manager.
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from kvassay.harness.contract import CacheManager
@@ -24,6 +26,7 @@ UNREACHED = {("contiguous", Met.PREEMPTED), ("control-row-limit", Met.DROPPED)}
 """A run of the longest length never runs out; two branches at a time are no three beams."""
 
 
+@cache
 def registered(name: str) -> Registration:
     reference = name
     if name.startswith(("fault-", "control-")):

@@ -173,8 +173,10 @@ class Chunked(SameAnswer):
     wanted = (Met.CUT,)
 
     def unclaimed(self, subject: Subject) -> str | None:
+        if not subject.has(Capability.PREFIX_CACHE):
+            return None
         cuts = subject.has(Capability.COMMIT) or subject.has(Capability.CHUNKED)
-        return None if cuts else "needs COMMIT or CHUNKED"
+        return None if cuts else "needs COMMIT or CHUNKED where there is a PREFIX_CACHE"
 
     def runs(self, subject: Subject) -> Iterator[Run]:
         prompts, run = Prompts(subject), Run(subject, SPACIOUS, NARROW)

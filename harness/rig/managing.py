@@ -47,7 +47,7 @@ class Managed:
         self.salted = declaration.has(Capability.SALT)
         self.seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         """By branch and stage."""
-        self._manager = manager
+        self.manager = manager
         self._clock = clock
         self._transfers: list[Transfer] = []
 
@@ -56,54 +56,54 @@ class Managed:
     def enter(self, name: str, key: CacheKey) -> tuple[int, int]:
         """Look up, and reserve everything unless that goes in pieces; the hit, and the slots."""
         if self.chunked:
-            hit = int(self._call(LOOKUP, name, self._manager.begin, name, key))
+            hit = int(self._call(LOOKUP, name, self.manager.begin, name, key))
             return hit, hit
-        hit = int(self._call(RESERVATION, name, self._manager.admit, name, key))
+        hit = int(self._call(RESERVATION, name, self.manager.admit, name, key))
         return hit, len(key.tokens)
 
     def reserve(self, name: str, num_tokens: int) -> int:
         """Slots for further tokens of the prompt; how many leading tokens have them."""
-        return int(self._call(RESERVATION, name, self._manager.reserve, name, num_tokens))
+        return int(self._call(RESERVATION, name, self.manager.reserve, name, num_tokens))
 
     def append(self, name: str, tokens: Sequence[int]) -> None:
         """Slots for tokens behind the prompt."""
-        self._call(RESERVATION, name, self._manager.append, name, tokens)
+        self._call(RESERVATION, name, self.manager.append, name, tokens)
 
     def commit(self, name: str, num_tokens: int) -> None:
         """The KV of so many leading tokens is written, where that is to be told."""
         if self.commits:
-            self._call(RESERVATION, name, self._manager.commit, name, num_tokens)
+            self._call(RESERVATION, name, self.manager.commit, name, num_tokens)
 
     def fork(self, name: str, children: Sequence[str]) -> None:
         """Children with the same tokens."""
-        self._call(RESERVATION, name, self._manager.fork, name, children)
+        self._call(RESERVATION, name, self.manager.fork, name, children)
 
     def release(self, name: str, outcome: Outcome) -> None:
         """The branch leaves."""
-        self._call(RESERVATION, name, self._manager.release, name, outcome)
+        self._call(RESERVATION, name, self.manager.release, name, outcome)
 
     def reclaim(self) -> bool:
         """With nobody live, get back what comes back at a reset only; whether that was tried."""
         declared = self.declaration
         resets = declared.reclaim is Reclaim.RESET and declared.has(Capability.RESET)
         if resets:
-            self._manager.reset()
+            self.manager.reset()
         return resets
 
     def table(self, name: str) -> Sequence[int]:
         """Block table of a branch at this moment."""
-        table: Sequence[int] = self._manager.block_table(name)
+        table: Sequence[int] = self.manager.block_table(name)
         return table
 
     def resident(self, key: CacheKey) -> int:
         """Leading tokens known to be resident, by a look that is no access."""
-        return int(self._manager.peek(key)) if self.declaration.has(Capability.PEEK) else 0
+        return int(self.manager.peek(key)) if self.declaration.has(Capability.PEEK) else 0
 
     def has_room(self, key: CacheKey) -> bool:
         """Whether the whole key could be admitted now; yes where that cannot be asked."""
         if not self.declaration.has(Capability.QUERY):
             return True
-        return bool(self._manager.can_admit(key))
+        return bool(self.manager.can_admit(key))
 
     # ------------------------------------------------------------------------------- its answers
 
@@ -123,7 +123,7 @@ class Managed:
 
     def _collect(self) -> None:
         """What the last operation asks of the device."""
-        manager, declared = self._manager, self.declaration
+        manager, declared = self.manager, self.declaration
         zeroes = manager.take_zeroes() if declared.has(Capability.ZEROES) else ()
         copies = manager.take_copies() if declared.has(Capability.COPIES) else ()
         if zeroes or copies:

@@ -5,9 +5,9 @@ that were chosen, and everything in between may be a model, or a formula for how
 
 * Jobs are served in the order in which they came; a step computes at most `step_tokens` tokens.
   Nobody overtakes the head of the queue.
-* Prompts are computed in chunks where the manager is told what is written (COMMIT) or reserves
-  piecewise (CHUNKED). Elsewhere slots are published before they are written, so whatever was
-  reserved is written in the same step, however long.
+* Prompts are computed in chunks where the manager is told what is written (COMMIT), reserves
+  piecewise (CHUNKED) or finds nothing again anyway. Elsewhere slots are published before they are
+  written, so whatever was reserved is written in the same step, however long.
 * A step's last reservation precedes its first write, and nothing is released between a reservation
   and the write that belongs to it.
 * Where a decode finds no block, the branch that came last gives up its own (a lockstep job all of
@@ -91,7 +91,8 @@ class Scheduler:
     ) -> None:
         self.managed = Managed(manager, declaration, clock)
         self.limits = limits or Limits()
-        self._cuts = self.managed.commits or self.managed.chunked
+        finds = declaration.has(Capability.PREFIX_CACHE)
+        self._cuts = self.managed.commits or self.managed.chunked or not finds
         self._jobs: dict[str, _Live] = {}
         self._names: set[str] = set()
         """Of branches; the manager may know them."""

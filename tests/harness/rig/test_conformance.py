@@ -20,8 +20,8 @@ from kvassay.harness.rig.tagged import Ranking, TaggedDevice, TaggedReference, f
 from kvassay.impls.faulty.rig import CONTROLS, FAULTS
 
 BUILT_IN = ("paged", "radix", "contiguous", "contiguous-pow2", "contiguous-oracle")
-UNUSUAL = ("bump", "lookahead", "publish-at-finish", "row-limit", "sparse-ids", "watermark")
-LACKING = {"warm": BUILT_IN[:1] + BUILT_IN[2:], "in chunks": BUILT_IN[:1] + BUILT_IN[2:]}
+UNUSUAL = ("bump", "drafts-at-release", "lookahead", "row-limit", "sparse-ids", "watermark")
+LACKING = {"warm": BUILT_IN[:1] + BUILT_IN[2:], "in chunks": ("control-drafts-at-release",)}
 UNREACHED = {("contiguous", Met.PREEMPTED), ("control-row-limit", Met.DROPPED)}
 """A run of the longest length never runs out; two branches at a time are no three beams."""
 

@@ -13,6 +13,7 @@ declares. Throughput and waste come from a closed loop behind it. Ctrl-C keeps w
 from __future__ import annotations
 
 import argparse
+import shlex
 import statistics
 import sys
 import time
@@ -86,6 +87,8 @@ class Row:
     hit: int = 0
     """Tokens found resident, of all prompts in all rounds."""
     tokens: int = 0
+    intended: int = 0
+    """Tokens of them that the workload says can be found."""
     promised: float | None = None
     """Seconds that the hits promise for `warm`, mean over its requests."""
     throughput: list[float] = field(default_factory=list)
@@ -103,12 +106,13 @@ class Row:
         self.managing[planned.name].append(spent)
         self.hit += timeline.events[0].cached_tokens or 0
         self.tokens += timeline.prompt_tokens
+        self.intended += planned.hit()
 
 
 def typical(seconds: Mapping[str, Sequence[float]]) -> float | None:
-    """Mean over requests of the median over rounds."""
-    medians = [statistics.median(samples) for samples in seconds.values()]
-    return statistics.mean(medians) if medians else None
+    """Mean over requests of the least disturbed round of each."""
+    least = [min(samples) for samples in seconds.values()]
+    return statistics.mean(least) if least else None
 
 
 def ratio(above: float | None, below: float | None) -> float | None:
@@ -125,12 +129,12 @@ class Run:
         self.clients = clients
         self.rows: dict[tuple[str, str], Row] = {}
         self.cost: Cost | None = None
-        self._loads: list[Load] = []
-        self._seconds: list[float] = []
+        self._steps: dict[tuple[str, int], tuple[Load, list[float]]] = {}
+        """Of the baseline, by pattern and number: the same ones in every round."""
         self._workloads: dict[str, Workload] = {}
 
     def play(self, workload: Workload, tick: Callable[[], None]) -> None:
-        """One round of one pattern; `tick` after each request, and after each closed loop."""
+        """One round of one pattern, with a closed loop in the first; `tick` after each part."""
         self._workloads[workload.name] = workload
         rows = [self._row(workload.name, manager) for manager in self.managers]
         rigs = None
@@ -140,9 +144,9 @@ class Run:
             tick()
         for row, rig in zip(rows, rigs or (), strict=True):
             if row.manager.name == BASELINE:
-                self._loads += rig.loads
-                self._seconds += rig.seconds
-        for row in rows if self.clients else ():
+                for number, (load, took) in enumerate(zip(rig.loads, rig.seconds, strict=True)):
+                    self._steps.setdefault((workload.name, number), (load, []))[1].append(took)
+        for row in rows if self.clients and not rows[0].throughput else ():
             loop = closed_loop(self.bench, row.manager, workload, self.clients)
             row.throughput.append(loop.throughput)
             row.waste += [] if loop.waste is None else [loop.waste]
@@ -153,8 +157,9 @@ class Run:
 
     def promise(self) -> None:
         """Fit the cost of a step, and say what the declared hits come to."""
+        loads = [load for load, _ in self._steps.values()]
         try:
-            self.cost = fit(self._loads, self._seconds)
+            self.cost = fit(loads, [min(samples) for _, samples in self._steps.values()])
         except ValueError:
             return
         budget = self.bench.limits.step_tokens
@@ -180,7 +185,7 @@ def quantities(run: Run, row: Row) -> dict[str, object]:
     spent = typical(row.managing)
     return {
         "requests": len(row.warm) + len(row.cold),
-        "found, % of prompt tokens": _number(100 * row.hit / row.tokens, 1),
+        "found / intended, % of prompt tokens": f"{_of(row.hit, row)} / {_of(row.intended, row)}",
         "TTFT, no hit intended, ms": _number(cold, 0, 1000),
         "TTFT, hit intended, ms": _number(warm, 0, 1000),
         "of it in the manager, ms": _number(spent, 2, 1000),
@@ -192,6 +197,10 @@ def quantities(run: Run, row: Row) -> dict[str, object]:
         "output tokens per s": _number(_median(row.throughput), 1),
         "KV waste, %": _number(_median(row.waste), 2, 100),
     }
+
+
+def _of(tokens: int, row: Row) -> str:
+    return _number(100 * tokens / row.tokens, 1)
 
 
 def _median(samples: Sequence[float]) -> float | None:
@@ -239,7 +248,11 @@ def records(run: Run, options: Mapping[str, str]) -> Iterable[Record]:
             ),
             environment=capture(seed=options["seed"]),
             options={**options, "pattern": row.pattern},
-            counters={"prompt_tokens": row.tokens, "hit_tokens": row.hit},
+            counters={
+                "prompt_tokens": row.tokens,
+                "intended_tokens": row.intended,
+                "hit_tokens": row.hit,
+            },
             metrics=[
                 _metric("TTFT, hit intended", "s", Direction.LOWER, warm, row.warm),
                 _metric("TTFT, no hit", "s", Direction.LOWER, typical(row.cold), row.cold),
@@ -291,8 +304,8 @@ heads of 64, two KV heads, float32), kernel `{kernel}`, blocks of {block_size}, 
 {step_tokens} tokens a step. Every prompt begins with the same {shared:,} tokens; in few-shot these
 are 95 % of it. Requests come one at a time and go through all managers before the next one does, in
 turning order; so nobody queues, and drift hits all alike. Times are means over requests of the
-median over rounds. *With a hit intended*: the workload says that earlier requests have computed
-some of the prompt.
+least of all rounds, as are the steps below: on a shared machine disturbances only add. *Hit
+intended*: the workload says that earlier requests have computed some of the prompt.
 
 | {head} |
 |{rule}|
@@ -306,9 +319,10 @@ ratio promised is that of the sums without hits and with them. Nothing measured 
 hits is part of it. Pairs make it less than the ratio of the tokens: a token behind 4,096 others is
 dearer than the average one in front of it.
 
-Throughput and waste: the same requests again, in a closed loop of {clients} clients, {output}
-output tokens each (a thought: {thought}). *KV waste*: slots that live requests hold and that hold no KV, over all steps; of the
-run that `contiguous` reserves, {max_tokens:,} slots for everybody, whatever is not filled.
+Throughput and waste: the same requests once again, in a closed loop of {clients} clients, {output}
+output tokens each (a thought: {thought}). *KV waste*: slots that live requests hold and no token
+has, computed or about to be, over all steps; of the run that `contiguous` reserves, {max_tokens:,}
+slots for everybody, whatever is not filled.
 """
 
 
@@ -363,7 +377,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shared", type=int, default=4096, help="tokens of the prefix (4096)")
     parser.add_argument("--rounds", type=int, default=3, help="times that all is played (3)")
     parser.add_argument("--clients", type=int, default=4, help="in the closed loop; 0: none (4)")
-    parser.add_argument("--step-tokens", type=int, default=512, help="at most, a step (512)")
+    parser.add_argument("--step-tokens", type=int, default=128, help="at most, a step (128)")
     parser.add_argument("--block-size", type=int, default=16, help="tokens (16)")
     parser.add_argument("--num-blocks", type=int, default=1280, help="of the pool (1280)")
     parser.add_argument("--max-tokens", type=int, default=8192, help="of a request (8192)")
@@ -372,6 +386,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--record", type=Path, help="folder for a record of each row")
     parser.add_argument("--page", type=Path, help="where to write it as a page")
     return parser
+
+
+def _asked(options: argparse.Namespace) -> str:
+    """What was asked for beside the page, and is no default."""
+    usual = vars(_parser().parse_args([]))
+    given = {name: value for name, value in vars(options).items() if value != usual[name]}
+    shown = []
+    for name in sorted(given.keys() - {"page", "record"}):
+        values = given[name] if isinstance(given[name], list) else [given[name]]
+        shown += [f" --{name.replace('_', '-')} {shlex.quote(str(value))}" for value in values]
+    return "".join(shown)
 
 
 def _bench(options: argparse.Namespace) -> Bench:
@@ -396,10 +421,10 @@ def measure(options: argparse.Namespace, run: Run) -> int:
     """All rounds; the exit status."""
     found = patterns(options.seed, options.shared, SHAPE["vocab_size"])
     chosen = [found[name] for name in options.pattern or found]
-    ticks = sum(len(workload.requests) for workload in chosen)
-    ticks += len(run.managers) * len(chosen) * bool(options.clients)
+    requests = sum(len(workload.requests) for workload in chosen)
+    loops = len(run.managers) * len(chosen) * bool(options.clients)
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("requests", total=ticks * options.rounds)
+        task = progress.add_task("requests", total=requests * options.rounds + loops)
         try:
             warm_up(run.bench, run.managers, chosen[0])
             for _ in range(options.rounds):
@@ -412,7 +437,6 @@ def measure(options: argparse.Namespace, run: Run) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """From the command line; the exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(arguments)
     if find_spec("transformers") is None:
         print("transformers is not here: pip install 'kvassay[rig]'", file=sys.stderr)
@@ -428,9 +452,7 @@ def main(arguments: list[str] | None = None) -> int:
     for record in records(run, told) if options.record is not None else ():
         write(record, options.record)
     if options.page is not None and not status:
-        given = [each for each in arguments if each not in ("--page", str(options.page))]
-        text = page(run, told, "".join(f" {each}" for each in given))
-        options.page.write_text(text, encoding="utf-8")
+        options.page.write_text(page(run, told, _asked(options)), encoding="utf-8")
     return status
 
 

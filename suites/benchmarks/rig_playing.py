@@ -64,7 +64,7 @@ def patterns(seed: int, shared: int, vocabulary: int) -> dict[str, Workload]:
 
 @dataclass
 class Waste:
-    """Slots that live requests hold, and those of them that hold KV, summed over steps."""
+    """Slots that live requests hold, and those of them that a token has, summed over steps."""
 
     held: int = 0
     filled: int = 0
@@ -94,11 +94,11 @@ class Measured(Rig):
         return plan
 
     def _weigh(self) -> None:
-        """After a step: a block that several hold counts once, with what it holds for the most."""
+        """After a step: a block that several hold counts once, filled as the most of them say."""
         managed, filled = self.scheduler.managed, dict[int, int]()
         for branch in self.scheduler.running:
             for index, block in enumerate(managed.table(branch.name)):
-                there = min(managed.block_size, branch.computed - index * managed.block_size)
+                there = min(managed.block_size, branch.slots - index * managed.block_size)
                 filled[block] = max(filled.get(block, 0), there, 0)
         behind = getattr(managed.manager, "reserved", lambda: 0)()
         self.waste.held += (len(filled) + behind) * managed.block_size

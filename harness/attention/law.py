@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvassay.harness.invariants import LAW, Invariant, always
 from kvassay.harness.load.known.law import METRIC_LAW
 from kvassay.harness.load.known.law import SUITE as METRICS
+from kvassay.harness.rig.law import ENGINE_LAW
 
 SUITE = "attention"
 
@@ -34,5 +35,5 @@ _OF_METRICS = {
     rule.id: Invariant(rule.id, rule.title, METRICS, always, ()) for rule in METRIC_LAW.values()
 }
 
-WHOLE_LAW: dict[str, Invariant] = {**LAW, **KERNEL_LAW, **_OF_METRICS}
-"""Of managers, indexes, kernels and instruments, in the order of the law."""
+WHOLE_LAW: dict[str, Invariant] = {**LAW, **KERNEL_LAW, **ENGINE_LAW, **_OF_METRICS}
+"""Of managers, indexes, kernels, engines and instruments, in the order of the law."""

@@ -1,0 +1,1 @@
+"""Continuous batching over a causal language model, around a registered manager and kernel."""

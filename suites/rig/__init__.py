@@ -1,0 +1,1 @@
+"""A manager and a kernel inside a running engine."""

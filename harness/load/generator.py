@@ -18,7 +18,7 @@ from typing import Any
 from kvassay.harness.contract import GenerationRequest
 from kvassay.harness.load.watching import INTERRUPTED, Wanted, Watcher
 from kvassay.harness.metrics.timeline import Timeline
-from kvassay.harness.serving.scripted import until
+from kvassay.harness.serving.waiting import until
 from kvassay.harness.workloads.closed_loop import ClosedLoop
 from kvassay.harness.workloads.plan import Planned, Workload
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from kvassay.harness.contract import Engine
 from kvassay.harness.load.arriving import strangeness
-from kvassay.harness.load.coherence import incoherent
 from kvassay.harness.load.generator import Generator, Sent, Told
 from kvassay.harness.load.intended import intended_hits
 from kvassay.harness.load.watching import Limits, Watcher
 from kvassay.harness.metrics.catalogue import measure
+from kvassay.harness.metrics.coherence import incoherent
 from kvassay.harness.metrics.metric import Measured
 from kvassay.harness.metrics.reading import output_tokens
 from kvassay.harness.metrics.run import Run

@@ -17,6 +17,7 @@ from typing import Any
 
 from kvassay.harness.serving.script import Cut, Part, Script
 from kvassay.harness.serving.transport import CutOff, Reply, Unreachable
+from kvassay.harness.serving.waiting import until
 
 
 @dataclass(frozen=True)
@@ -33,19 +34,6 @@ class Asked:
 
 Answering = Callable[[Asked], Script]
 """What a request gets."""
-
-
-async def until(when: float) -> None:
-    """Sleep to a time of the event loop's clock, and wake at that very time if it is virtual."""
-    loop = asyncio.get_running_loop()
-    if when <= loop.time():
-        return
-    there = asyncio.Event()
-    timer = loop.call_at(when, there.set)
-    try:
-        await there.wait()
-    finally:
-        timer.cancel()
 
 
 class Scripted:

@@ -18,8 +18,8 @@ from kvassay.harness.metrics import latency
 from kvassay.harness.metrics.catalogue import METRICS
 from kvassay.harness.metrics.timeline import Timeline
 from kvassay.harness.serving.openai import OpenAIEngine, ServedEvent
-from kvassay.harness.serving.scripted import until
 from kvassay.harness.serving.transport import Reply
+from kvassay.harness.serving.waiting import until
 from kvassay.harness.workloads.plan import Planned
 
 CONTROLS: dict[str, Instrument] = {}

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kvassay.harness.load.intended import KnownBlocks, intended_hits
-from kvassay.harness.load.known.checks import Misread, misread
 from kvassay.harness.load.known.instrument import Instrument
 from kvassay.harness.load.known.met import Met
 from kvassay.harness.metrics.metric import Measured
+from kvassay.harness.metrics.misread import Misread, misread
 from kvassay.harness.serving.script import Script, plain
 from kvassay.harness.serving.scripted import Asked, Scripted
 from kvassay.harness.serving.virtual_time import play

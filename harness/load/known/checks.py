@@ -7,41 +7,13 @@ for when requests came to the server, M2 for stamps.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 from kvassay.harness.load.known.scene import FIRST_TOKEN_ID, Performed
 from kvassay.harness.load.known.scenes import Act
 from kvassay.harness.load.known.truth import Fate, answers, fates
+from kvassay.harness.metrics.misread import Misread, misread
 from kvassay.harness.metrics.timeline import Ending, Timeline
-from kvassay.harness.violation import Anomaly, Violation
-
-ANOMALIES = {
-    "M1": Anomaly.FIRST_TOKEN,
-    "M2": Anomaly.STAMP,
-    "M3": Anomaly.NOT_ADDING_UP,
-    "M4": Anomaly.OMISSION,
-    "M5": Anomaly.MISREAD_HITS,
-    "M6": Anomaly.FALSE_SUCCESS,
-    "M7": Anomaly.MISCOUNT,
-}
-
-
-@dataclass
-class Misread(Violation):
-    """An instrument that is wrong; says in which scene."""
-
-    scene: str = ""
-
-    def __str__(self) -> str:
-        where = self.scene + (f", request {self.index}" if self.index >= 0 else "")
-        return f"{self.invariant} {self.anomaly}, {where}: expected {self.expected}; got {self.got}"
-
-
-def misread(invariant: str, scene: str, expected: object, got: object, index: int = -1) -> Misread:
-    """A conviction, with the anomaly of its invariant."""
-    anomaly = ANOMALIES[invariant]
-    return Misread(invariant, anomaly, str(expected), str(got), index, scene=scene)
 
 
 def judge(act: Act, performed: Performed) -> list[Misread]:

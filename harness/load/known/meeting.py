@@ -6,7 +6,7 @@ from collections import Counter
 
 from kvassay.harness.load.known.met import Met
 from kvassay.harness.load.known.scene import Performed, Scene
-from kvassay.harness.load.known.truth import Fate, fates
+from kvassay.harness.load.known.truth import Fate, fates, good_enough
 from kvassay.harness.metrics.timeline import Ending
 from kvassay.harness.serving.script import Comment, Cut, Error, Finish, Role, Tokens, Usage
 
@@ -30,7 +30,8 @@ def met_in(scene: Scene, performed: Performed) -> Counter[Met]:
     met[Met.LATE_HEAD] = sum(call.script.head_at > 0 for call in scene.calls)
     met[Met.REFUSED] = sum(call.script.status != 200 for call in scene.calls)
     met[Met.WARM_UP] = len(scene.warm_up)
-    met[Met.OBJECTIVES] = len(scene.objectives)
+    spoke = [fate for fate in truth if fate.ending is Ending.COMPLETE and fate.carrying]
+    met[Met.OBJECTIVES] = 0 < (good_enough(scene, spoke) or 0) < len(spoke)
     return met + _of_fates(truth)
 
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from kvassay.harness.load.arriving import strangeness
 from kvassay.harness.load.known import cached
-from kvassay.harness.load.known.checks import Misread, judge, misread
+from kvassay.harness.load.known.checks import judge
 from kvassay.harness.load.known.instrument import Instrument
 from kvassay.harness.load.known.law import KIND, METRIC_LAW, SUITE
 from kvassay.harness.load.known.meeting import met_in
 from kvassay.harness.load.known.met import Met
 from kvassay.harness.load.known.scene import perform
 from kvassay.harness.load.known.scenes import ACTS
+from kvassay.harness.metrics.misread import Misread, misread
 from kvassay.harness.metrics.run import Run
 from kvassay.harness.metrics.timeline import Ending, Timeline
 from kvassay.harness.serving.script import plain
@@ -38,6 +39,8 @@ class Outcome:
     met: dict[str, Counter[Met]]
     """By invariant."""
     seconds: float = 0.0
+    error: str = ""
+    """What it raised; nothing was tried after that."""
 
     @property
     def convicted(self) -> frozenset[str]:
@@ -52,6 +55,8 @@ class Outcome:
         found = [finding for finding in self.findings if finding.invariant == invariant]
         if found:
             status, reason = Status.FAIL, str(found[0])
+        elif self.error:
+            status, reason = Status.ERROR, self.error
         elif missing := rule.missing(met):
             status, reason = Status.NOT_REACHED, "never met: " + "; ".join(missing)
         return Verdict(self.instrument, invariant, status, reason, counts)
@@ -83,10 +88,19 @@ class Outcome:
 
 
 def trial(instrument: Instrument) -> Outcome:
-    """Try everything."""
+    """Try everything, until it raises."""
     began = time.monotonic()
     met: dict[str, Counter[Met]] = {name: Counter() for name in METRIC_LAW}
     findings: list[Misread] = []
+    error = ""
+    try:
+        _try(instrument, met, findings)
+    except Exception as problem:
+        error = f"{type(problem).__name__}: {problem}"
+    return Outcome(instrument.name, tuple(findings), met, time.monotonic() - began, error)
+
+
+def _try(instrument: Instrument, met: dict[str, Counter[Met]], findings: list[Misread]) -> None:
     for act in ACTS:
         performed = perform(instrument, act.scene)
         findings += judge(act, performed)
@@ -97,7 +111,6 @@ def trial(instrument: Instrument) -> Outcome:
     findings += _arrivals(instrument, met["M4"])
     findings += _split(instrument, met["M1"])
     findings += _preempted(instrument, met["M7"])
-    return Outcome(instrument.name, tuple(findings), met, time.monotonic() - began)
 
 
 def _arrivals(instrument: Instrument, met: Counter[Met]) -> Iterator[Misread]:

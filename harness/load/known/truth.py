@@ -139,7 +139,7 @@ def answers(scene: Scene) -> dict[str, Answer]:
         **by_ending,
         "request_throughput": _number(len(good), seconds),
         "output_throughput": _number(tokens, seconds),
-        "goodput": _number(_good_enough(scene, spoke), seconds),
+        "goodput": _number(good_enough(scene, spoke), seconds),
         "cached_tokens": _samples([float(f.cached) for f in good if f.cached is not None]),
         "hit_rate": _hit_rate(good),
         "preemptions": (None, ()),
@@ -161,8 +161,8 @@ def _hit_rate(good: Sequence[Fate]) -> Answer:
     return sum(told) / sum(f.prompt_tokens for f in good), ()
 
 
-def _good_enough(scene: Scene, spoke: Sequence[Fate]) -> int | None:
-    """Calls that meet what is asked; nothing is told of scenes without, or with unknown counts."""
+def good_enough(scene: Scene, spoke: Sequence[Fate]) -> int | None:
+    """How many of the calls that spoke meet the objectives; None without any."""
     limits = scene.objectives
     if not limits:
         return None

@@ -7,12 +7,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvassay.harness.load.coherence import incoherent
 from kvassay.harness.load.known.checks import judge
 from kvassay.harness.load.known.instrument import Instrument
 from kvassay.harness.load.known.scene import Call, Scene, perform
 from kvassay.harness.load.known.scenes import Act
 from kvassay.harness.load.known.truth import answers
+from kvassay.harness.metrics.coherence import incoherent
 from kvassay.harness.metrics.timeline import Ending
 from kvassay.harness.serving.script import (
     Comment,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 
@@ -12,6 +13,8 @@ from kvassay.harness.load.known.instrument import Instrument
 from kvassay.harness.load.known.law import METRIC_LAW
 from kvassay.harness.load.known.scenes import ACTS
 from kvassay.harness.load.known.trial import Outcome, trial
+from kvassay.harness.load.watching import Wanted, Watcher
+from kvassay.harness.metrics.timeline import Timeline
 from kvassay.harness.verdict import Status
 from kvassay.impls.faulty.metrics import FAULTS
 from kvassay.impls.faulty.metrics_controls import CONTROLS
@@ -22,6 +25,7 @@ def test_a_fault_is_convicted_by_what_it_breaks(name: str) -> None:
     fault = FAULTS[name]
     outcome = trial(fault.instrument)
     assert outcome.convicted, f"{name} passes: {fault.hides}"
+    assert not outcome.error
     assert outcome.convicted <= fault.accepted, [str(finding) for finding in outcome.findings]
     for invariant in outcome.convicted:
         verdict = outcome.verdict(invariant)
@@ -53,6 +57,23 @@ def test_what_was_not_played_is_not_reached(
     verdict = outcome.verdict(invariant)
     assert verdict.status is Status.NOT_REACHED
     assert "never met" in verdict.reason
+
+
+class Hanging(Watcher):
+    """Waits for what nobody sends."""
+
+    async def watch(self, wanted: Wanted) -> Timeline:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_an_instrument_that_hangs_or_crashes_is_in_error() -> None:
+    outcome = trial(replace(Instrument(), watcher=Hanging))
+    verdicts = [outcome.verdict(invariant) for invariant in METRIC_LAW]
+    assert {verdict.status for verdict in verdicts} == {Status.ERROR}
+    assert "everything waits" in verdicts[0].reason
+    crashed = trial(replace(Instrument(), metrics={}))
+    assert crashed.verdict("M7").status is Status.ERROR
 
 
 def test_nothing_met_is_no_pass() -> None:

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from kvassay.harness.serving.scripted import until
 from kvassay.harness.serving.virtual_time import Deadlock, play
+from kvassay.harness.serving.waiting import until
 
 
 def test_sleepers_wake_in_order_at_the_very_time_and_nobody_sleeps() -> None:

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from kvassay.harness.load.known.checks import Misread, misread
 from kvassay.harness.metrics.latency import EndToEnd, InterChunk, TimeToFirstToken
+from kvassay.harness.metrics.misread import Misread, misread
 from kvassay.harness.metrics.reading import cached_tokens
 from kvassay.harness.metrics.run import Run
 from kvassay.harness.metrics.stages import Stage

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kvassay.harness.contract import TokenEvent
-from kvassay.harness.load.coherence import incoherent
 from kvassay.harness.load.known.instrument import Instrument
 from kvassay.harness.load.known.scene import perform
 from kvassay.harness.load.known.scenes import ACTS
+from kvassay.harness.metrics.coherence import incoherent
 from kvassay.harness.metrics.run import Run
 from kvassay.harness.metrics.timeline import Ending, Timeline
 

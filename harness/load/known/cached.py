@@ -64,6 +64,10 @@ def _warm(
         measured = _run(instrument, server, requests, salt)
         scene = f"{name}, run {number + 1} on one server"
         yield from _told(scene, measured, declared, requests)
+        intended = sum(declared) / sum(len(one.prompt) for one in requests)
+        if measured["hit_rate_declared"].value != intended:
+            got = measured["hit_rate_declared"].value
+            yield misread("M5", scene, f"hit_rate_declared {intended}", got)
         met[Met.HIT] += sum(map(bool, declared))
         met[Met.WARM] += number
 

@@ -102,7 +102,7 @@ def test_every_way_to_fail_is_told_and_nothing_is_lost(serving: Serving, tmp_pat
         Script((Tokens(0.01, (1,)), Silence(60.0))),
     )
     server = serving(lambda asked: ways[asked.number % len(ways)])
-    limits = ("--requests", 12, "--stall-limit", 0.3, "--record", tmp_path)
+    limits = ("--requests", 12, "--stall-limit", 1.5, "--record", tmp_path)
     result = bench(server.url, *QUICK, *limits)
     assert result.exit_code == 1, result.output
     told = flat(result.output)
@@ -110,7 +110,7 @@ def test_every_way_to_fail_is_told_and_nothing_is_lost(serving: Serving, tmp_pat
         "failed: worker died",
         "truncated: the stream ended without a finish_reason",
         "failed: HTTP 503: overloaded",
-        "cancelled: stalled: no chunk for 0.3 s",
+        "cancelled: stalled: no chunk for 1.5 s",
     ):
         assert f"2 x {error}" in told
     assert "10 requests are not complete, and latencies are of the others" in told
@@ -127,7 +127,7 @@ def test_a_server_that_dies_leaves_what_it_answered(serving: Serving) -> None:
         return plain(0.01, (0.01, 0.01)) if asked.number < 4 else plain(30.0)
 
     server = serving(then_dies)
-    result = bench(server.url, *QUICK, "--rate", 20, "--requests", 12)
+    result = bench(server.url, *QUICK, "--rate", 8, "--requests", 12)
     assert result.exit_code == 1, result.output
     assert "4 " in re.search(r"requests_complete.*", result.output).group()  # type: ignore[union-attr]
     assert "8 requests are not complete" in result.output
@@ -176,12 +176,12 @@ def test_a_recorded_trace_comes_as_it_was_recorded(serving: Serving, tmp_path: P
     trace = tmp_path / "trace.jsonl"
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
     server = serving(Quick())
-    options = ("--trace", trace, "--speed", 20, "--record", tmp_path / "records", "--warm-up", 0)
+    options = ("--trace", trace, "--speed", 10, "--record", tmp_path / "records", "--warm-up", 0)
     result = bench(server.url, *options)
     assert result.exit_code == 0, result.output
     (read,) = record.read_all([tmp_path / "records"])
     found = {metric.name: metric for metric in read.metrics}
-    assert found["intended"].samples == pytest.approx([0, 0.05, 0.1, 0.15])
+    assert found["intended"].samples == pytest.approx([0, 0.1, 0.2, 0.3])
     assert found["cached_tokens"].samples == [0.0, 512.0, 512.0, 512.0]
 
 
@@ -200,6 +200,7 @@ def test_ctrl_c_keeps_what_there_is(serving: Serving, tmp_path: Path) -> None:
         while len(heard) < 6:
             assert run.poll() is None
             time.sleep(0.01)
+        time.sleep(0.5)  # the first two have long been answered
         run.send_signal(signal.SIGINT)
         output, _ = run.communicate(timeout=30)
     assert run.returncode == 130, output

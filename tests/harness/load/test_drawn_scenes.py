@@ -79,7 +79,7 @@ def everything(scene: Scene) -> Act:
     return Act("M3", "drawn", scene, tuple(answers(scene)))
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(scenes())
 def test_the_instrument_measures_what_was_there(scene: Scene) -> None:
     performed = perform(Instrument(), scene)
@@ -98,7 +98,7 @@ def test_drawn_scenes_have_something_to_get_wrong() -> None:
         "role-is-a-token",
     )
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=40, deadline=None, derandomize=True, database=None)
     @given(scenes())
     def look(scene: Scene) -> None:
         for name in set(wanted) - seen:

@@ -104,7 +104,7 @@ def test_sockets_and_memory_say_the_same() -> None:
 
 def test_many_streams_live_at_once() -> None:
     live: list[int] = []
-    sent = asyncio.run(over_http(lambda asked: live.append(1) or plain(1.0), 150, 0.002))  # type: ignore[func-returns-value]
+    sent = asyncio.run(over_http(lambda asked: live.append(1) or plain(2.5), 150, 0.002))  # type: ignore[func-returns-value]
     assert all(one.ending is Ending.COMPLETE for one in sent.timelines), sent.timelines
     assert max(one.sent or 0 for one in sent.timelines) < min(
         one.ended or 0 for one in sent.timelines
@@ -122,10 +122,10 @@ def test_a_thousand_streams_live_at_once() -> None:
 
 def test_a_server_that_dies_ends_streams_and_refuses_the_rest() -> None:
     async def run() -> Sent:
-        async with ScriptedHTTP(lambda asked: plain(0.02, (5.0,))) as server:
-            asyncio.get_running_loop().call_later(0.2, server.kill)
+        async with ScriptedHTTP(lambda asked: plain(0.02, (30.0,))) as server:
+            asyncio.get_running_loop().call_later(1.0, server.kill)
             async with HTTP(server.url) as transport:
-                return await sent(transport, time.monotonic, 3, 0.2)
+                return await sent(transport, time.monotonic, 3, 0.6)
 
     first, _, last = asyncio.run(run()).timelines
     assert first.ending is Ending.TRUNCATED

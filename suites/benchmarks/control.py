@@ -77,6 +77,7 @@ class Run:
     block_size: int
     rounds: int
     watch: Callable[[str], None]
+    largest_pool: int = POOLS[-1]
     series: list[Series] = field(default_factory=list)
 
     def steps(self) -> None:
@@ -89,7 +90,7 @@ class Run:
 
     def pool(self) -> None:
         """Pools of growing size."""
-        for blocks in POOLS:
+        for blocks in self._pools():
             at = f"{blocks} blocks"
             hot, random = pool_growth(
                 self.contenders,
@@ -101,6 +102,9 @@ class Run:
             for picked, samples in (("hot", hot), ("random", random)):
                 for name, seconds in samples.items():
                     self.series.append(Series("pool", f"{at}, {picked}", LIFE, name, seconds))
+
+    def _pools(self) -> list[int]:
+        return [blocks for blocks in POOLS if blocks <= self.largest_pool]
 
     def depth(self) -> None:
         """Paths of growing depth."""
@@ -166,7 +170,7 @@ class Run:
         """How often `watch` will be called, warm-up included."""
         points = {
             "steps": 2 * len(REQUESTS) * (self.rounds + 1),
-            "pool": len(POOLS) * (self.rounds + 1),
+            "pool": len(self._pools()) * (self.rounds + 1),
             "depth": len(DEPTHS) * (self.rounds + 1),
             "prompt": 2 * (self.rounds + 1) + 2 * (min(self.rounds, 3) + 1),
             "share": len(SHARES) * (self.rounds + 1),
@@ -257,6 +261,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", choices=EXPERIMENTS, help="may be repeated")
     parser.add_argument("--block-size", type=_positive, default=16)
     parser.add_argument("--rounds", type=_positive, default=9, help="samples of each (9)")
+    parser.add_argument(
+        "--largest-pool", type=_positive, default=POOLS[-1], help="blocks; filling one takes long"
+    )
     parser.add_argument("--record", type=Path, help="folder for a record of each contender")
     return parser
 
@@ -296,6 +303,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.block_size,
             options.rounds,
             lambda at: progress.update(bar, advance=1, description=at),
+            options.largest_pool,
         )
         asked = [name for name in EXPERIMENTS if name in (options.only or EXPERIMENTS)]
         wanted = [name for name in asked if run.possible(name)]

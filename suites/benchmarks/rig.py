@@ -39,6 +39,7 @@ from kvassay.harness.rig.scheduler import Limits
 from kvassay.harness.showing import declared_values
 from kvassay.harness.workloads.plan import Planned, Workload
 from kvassay.suites.benchmarks.rig_cost import Cost, Load, fit
+from kvassay.suites.benchmarks.rig_memory import keep_memory
 from kvassay.suites.benchmarks.rig_playing import (
     OUTPUT,
     THOUGHT,
@@ -403,6 +404,7 @@ def _bench(options: argparse.Namespace) -> Bench:
     import torch
 
     torch.set_num_threads(1)
+    keep_memory()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the libraries that are imported
         model = random_llama(options.seed, **SHAPE)

@@ -298,7 +298,7 @@ def _metric(
 TEXT = """# Time to the first token, and what hits promise of it
 
 Written by `python -m kvassay.suites.benchmarks.rig --page results/ttft.md{asked}`: {environment}.
-One thread, {clock} time, {rounds} rounds.
+One thread, {clock} time, rounds: {rounds}; memory stays in the process (see `rig_memory`).
 
 The rig is continuous batching over a Llama of random weights (two layers, hidden size 256, four
 heads of 64, two KV heads, float32), kernel `{kernel}`, blocks of {block_size}, at most

@@ -21,7 +21,8 @@ from kvassay.suites.benchmarks import rig
 from kvassay.suites.benchmarks.rig_cost import Load, fit
 from kvassay.suites.benchmarks.rig_playing import Measured, closed_loop, patterns, serial
 
-SHORT = ("--shared", "64", "--rounds", "1", "--num-blocks", "160", "--max-tokens", "512")
+SHORT = ("--shared", "64", "--rounds", "1", "--num-blocks", "80", "--max-tokens", "512")
+FEW_SHOT = ("--pattern", "few-shot", "--clients", "2", "--impl", "radix", "--impl", "paged")
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,
     reason="transformers is not here: pip install 'kvassay[rig]'",
@@ -135,7 +136,7 @@ def test_a_short_run_leaves_a_table_records_and_a_page(
 ) -> None:
     page, folder = tmp_path / "ttft.md", tmp_path / "records"
     arguments = [*SHORT, "--page", str(page), "--record", str(folder)]
-    assert rig.main([*arguments, "--pattern", "few-shot"]) == 0
+    assert rig.main([*arguments, *FEW_SHOT, "--impl", "contiguous"]) == 0
     told = capsys.readouterr().out
     assert all(name in told for name in ("few-shot", "radix", "paged", "contiguous"))
     text = page.read_text()
@@ -157,12 +158,12 @@ def test_an_interrupted_run_keeps_what_was_measured(
 ) -> None:
     def interrupted(*arguments: Any) -> Any:
         for number, answered in enumerate(serial(*arguments)):
-            if number == 3:
+            if number == 1:
                 raise KeyboardInterrupt
             yield answered
 
     monkeypatch.setattr(rig, "serial", interrupted)
     page = tmp_path / "ttft.md"
-    assert rig.main([*SHORT, "--page", str(page), "--pattern", "few-shot"]) == 130
+    assert rig.main([*SHORT, *FEW_SHOT, "--page", str(page)]) == 130
     assert "radix" in capsys.readouterr().out
     assert not page.exists()

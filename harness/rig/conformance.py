@@ -247,7 +247,7 @@ class Progress(Check):
     wanted = (Met.WHOLE_POOL,)
 
     def runs(self, subject: Subject) -> Iterator[Run]:
-        for limits in (WIDE, NARROW, Limits(step_tokens=7, branches=2)):
+        for limits in (WIDE, Limits(step_tokens=7, branches=2)):
             prompts = Prompts(subject)
             run = Run(subject, subject.blocks(subject.longest), limits)
             run.send(*prompts.growing(3), *prompts.unrelated(4), *prompts.family()[:3])

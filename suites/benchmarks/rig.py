@@ -39,6 +39,7 @@ from kvassay.harness.rig.scheduler import Limits
 from kvassay.harness.showing import declared_values
 from kvassay.harness.workloads.plan import Planned, Workload
 from kvassay.suites.benchmarks.rig_cost import Cost, Load, fit
+from kvassay.suites.benchmarks.rig_memory import keep_memory
 from kvassay.suites.benchmarks.rig_playing import (
     OUTPUT,
     THOUGHT,
@@ -297,7 +298,7 @@ def _metric(
 TEXT = """# Time to the first token, and what hits promise of it
 
 Written by `python -m kvassay.suites.benchmarks.rig --page results/ttft.md{asked}`: {environment}.
-One thread, {clock} time, {rounds} rounds.
+One thread, {clock} time, rounds: {rounds}; memory stays in the process (see `rig_memory`).
 
 The rig is continuous batching over a Llama of random weights (two layers, hidden size 256, four
 heads of 64, two KV heads, float32), kernel `{kernel}`, blocks of {block_size}, at most
@@ -403,6 +404,7 @@ def _bench(options: argparse.Namespace) -> Bench:
     import torch
 
     torch.set_num_threads(1)
+    keep_memory()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the libraries that are imported
         model = random_llama(options.seed, **SHAPE)

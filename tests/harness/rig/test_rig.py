@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from kvassay.harness.contract import CacheManager
+from kvassay.harness.metrics.coherence import incoherent
+from kvassay.harness.metrics.run import Run
 from kvassay.harness.metrics.timeline import Ending
 from kvassay.harness.registry import find
 from kvassay.harness.rig.choosing import Forced
@@ -120,6 +125,24 @@ def test_samples_stream_together_and_preemption_is_counted() -> None:
     assert sum(len(event.tokens) for event in b.events) == 5
     assert b.preemptions is not None
     assert b.preemptions > 0
+
+
+@pytest.mark.parametrize("name", ["radix", "paged", "contiguous-pow2"])
+def test_timelines_are_coherent(name: str) -> None:
+    running = rig(name, num_blocks=12, step_tokens=7)
+    running.clock = running.scheduler.managed._clock = time.perf_counter
+    for number in range(12):
+        prompt = tuple(range(number % 3, 3 + 4 * number))
+        running.submit(Job(f"j{number}", prompt, 6, width=1 + number % 2))
+        running.step()
+    running.abort("j10")
+    running.finish()
+    timelines = tuple(running.timelines.values())
+    assert {one.ending for one in timelines} == {*Ending} - {Ending.TRUNCATED}
+    assert any(one.preemptions for one in timelines)
+    assert list(incoherent(Run(timelines))) == []
+    broken = replace(timelines[0], stages={"prefill": 1e6})
+    assert [one.invariant for one in incoherent(Run((broken,)))] == ["M1"]
 
 
 def test_outputs_can_be_forced() -> None:

@@ -370,7 +370,9 @@ def _only(reference: str, kind: type) -> Registration:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="kvassay bench rig", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     managers = ", ".join(MANAGERS)
     parser.add_argument("--impl", action="append", help=f"a manager; may be repeated ({managers})")
     parser.add_argument("--kernel", default="torch", help="a kernel (torch)")

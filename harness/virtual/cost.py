@@ -2,7 +2,8 @@
 
     FLOP    = tokens * token_flop + rows sampled * head_flop + (query, key) pairs * pair_flop
     bytes   = weights + (keys read + tokens written) * token_bytes
-    seconds = max(FLOP / matmul rate, bytes / bandwidth) + per step + per chunk * chunks
+    seconds = max(FLOP / matmul rate, bytes / bandwidth)
+            + per step + per chunk * chunks + per entry * requests that enter
 
 A chunk of q tokens that ends at position L has ``q L - q (q - 1) / 2`` pairs and reads L keys, each
 once. All counts are whole numbers, so the same steps take the same time to the last bit, in
@@ -33,6 +34,8 @@ class Machine:
     """Of a step, whatever is in it."""
     chunk_seconds: float
     """Of each sequence in a step."""
+    entry_seconds: float
+    """Of each request that enters: hashing, look-up, reservation, whatever its length."""
     source: str
     """Where peaks and shares are from."""
     memory_share: float = 0.9
@@ -45,14 +48,14 @@ class Machine:
 
 _H200_SOURCE = (
     "peaks: NVIDIA H200 (SXM) data sheet, dense bfloat16; shares: 790 TFLOP/s matmul and 4.3 TB/s "
-    "copy, measured on one; 2 ms per step and 5 us per sequence are assumed"
+    "copy, measured on one; 2 ms per step, 5 us per sequence and 250 us per request are assumed"
 )
 _A100_SOURCE = (
     "peaks: NVIDIA A100 80 GB (SXM) data sheet, dense bfloat16; shares and seconds are assumed to "
     "be those of the H200"
 )
 H200 = Machine(
-    "H200", H200_PEAK, 141 * 10**9, 790 / 989, 4.3 / 4.8, 2e-3, 5e-6, _H200_SOURCE
+    "H200", H200_PEAK, 141 * 10**9, 790 / 989, 4.3 / 4.8, 2e-3, 5e-6, 2.5e-4, _H200_SOURCE
 )
 A100 = Machine(
     "A100 80 GB",
@@ -62,6 +65,7 @@ A100 = Machine(
     H200.bandwidth_share,
     H200.step_seconds,
     H200.chunk_seconds,
+    H200.entry_seconds,
     _A100_SOURCE,
 )
 MACHINES = {"h200": H200, "a100": A100}
@@ -70,9 +74,11 @@ MACHINES = {"h200": H200, "a100": A100}
 class StepWork:
     """What one step has to do, added up chunk by chunk."""
 
-    __slots__ = ("chunks", "keys", "pairs", "samples", "tokens")
+    __slots__ = ("chunks", "entered", "keys", "pairs", "samples", "tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, entered: int = 0) -> None:
+        self.entered = entered
+        """Requests that come in."""
         self.chunks = self.keys = self.pairs = self.samples = self.tokens = 0
 
     def add(self, start: int, stop: int, samples: bool) -> None:
@@ -109,4 +115,10 @@ class Cost:
     def seconds(self, work: StepWork) -> float:
         """Of a step with at least one chunk."""
         roof = max(self.flop(work) / self._rate, self.bytes(work) / self._bandwidth)
-        return roof + self.machine.step_seconds + work.chunks * self.machine.chunk_seconds
+        machine = self.machine
+        return (
+            roof
+            + machine.step_seconds
+            + work.chunks * machine.chunk_seconds
+            + work.entered * machine.entry_seconds
+        )

@@ -185,7 +185,7 @@ class _Run:
         self._note_ends(scheduler.complete(plan, self.answers))
 
     def _work(self, plan: StepPlan) -> StepWork:
-        work = StepWork()
+        work = StepWork(len(plan.admitted))
         for chunk in plan.chunks:
             work.add(chunk.start, chunk.stop, chunk.samples)
             if not chunk.decodes:

@@ -1,8 +1,7 @@
 """A trace as traffic: recorded blocks as token ids, recorded arrivals spread out of coarse ticks.
 
-A block of id i is tokens ``2 i``, the last token of prompt n is ``2 n + 1``, and so is whatever it
-generates: prompts share the blocks that they share in the trace, and nothing else; a request's
-output is nobody else's.
+Prompts share the blocks that they share in the trace, and nothing else; the last token of a prompt
+is its own, and what it generates is nobody else's.
 
 Where a recorder kept time in ticks (Mooncake's conversation trace: 12,031 requests at 1,180
 moments), requests that came within 3 s seem to come at once, and wait for each other. `spread` puts
@@ -12,8 +11,9 @@ those of a tick evenly between it and the next one, but never over more than the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby, tee
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from random import Random
 from statistics import median
 
 from kvassay.harness.replaying.stream import NoBlocks
@@ -44,7 +44,7 @@ class Ticks:
 def ticks(arrivals: Sequence[float]) -> Ticks:
     """Of arrivals in order."""
     moments = [moment for moment, _ in groupby(arrivals)]
-    gaps = [after - before for before, after in zip(moments, moments[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(moments)]
     return Ticks(len(arrivals), len(moments), median(gaps) if gaps else 0.0)
 
 
@@ -60,8 +60,51 @@ def spread(arrivals: Sequence[float]) -> list[float]:
     return times
 
 
+class Encoding:
+    """Block ids as tokens of which there is no end: equal ids are equal blocks, and no others."""
+
+    def block(self, id: int, size: int) -> list[int]:
+        """The tokens of a full block."""
+        return [2 * id] * size
+
+    def own(self, number: int) -> int:
+        """What ends prompt `number`, and nobody else's."""
+        return 2 * number + 1
+
+    def generated(self, number: int) -> int:
+        """What it generates: in nobody else's prompt."""
+        return self.own(number)
+
+
+class Vocabulary(Encoding):
+    """The same within a model's vocabulary, for an engine to compute: blocks are drawn by their id.
+
+    Two ids get the same block with a probability that can be forgotten; a prompt's last token may be
+    another's, which no whole block of both can show.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def block(self, id: int, size: int) -> list[int]:
+        """The tokens of a full block."""
+        return Random(id).choices(range(self.size), k=size)
+
+    def own(self, number: int) -> int:
+        """What ends the prompt."""
+        return number % self.size
+
+    def generated(self, number: int) -> int:
+        """No token of the model."""
+        return self.size + number
+
+
 def traffic(
-    requests: Iterable[TraceRequest], *, speed: float = 1.0, spread_ticks: bool = True
+    requests: Iterable[TraceRequest],
+    *,
+    speed: float = 1.0,
+    spread_ticks: bool = True,
+    encoding: Encoding | None = None,
 ) -> Iterator[Incoming]:
     """Requests that generated something, `speed` times as fast as recorded.
 
@@ -69,23 +112,38 @@ def traffic(
     kept. `NoBlocks` for a trace without block ids, `ValueError` for one without a clock.
     """
     kept = [one for one in requests if one.output_tokens]
-    timed, arriving = tee(kept)
-    arrivals = list(recorded(arriving, speed))
+    arrivals = list(recorded(kept, speed))
     if spread_ticks and ticks(arrivals).coarse:
         arrivals = spread(arrivals)
-    for number, (one, at) in enumerate(zip(timed, arrivals, strict=True)):
-        yield incoming(one, number, at)
+    encoding = encoding or Encoding()
+    for number, (one, at) in enumerate(zip(kept, arrivals, strict=True)):
+        yield incoming(one, number, at, encoding)
 
 
-def incoming(one: TraceRequest, number: int, at: float) -> Incoming:
+def incoming(one: TraceRequest, number: int, at: float, encoding: Encoding) -> Incoming:
     """One request."""
     if one.blocks is None or one.block_tokens is None:
         raise NoBlocks("expected requests with block ids, got one with lengths alone")
-    own = 2 * number + 1
+    own = encoding.own(number)
     tokens: list[int] = []
     for id in one.blocks:
-        tokens += [2 * id] * one.block_tokens
+        tokens += encoding.block(id, one.block_tokens)
     tokens += [own] * (one.input_tokens - len(tokens))
     del tokens[one.input_tokens :]
     tokens[-1] = own
-    return Incoming(f"r{number}", at, tuple(tokens), one.output_tokens, own)
+    return Incoming(f"r{number}", at, tuple(tokens), one.output_tokens, encoding.generated(number))
+
+
+def scaled(one: TraceRequest, by: int) -> TraceRequest:
+    """The request with lengths and blocks a `by`-th as long: as many blocks, shared as before.
+
+    `ValueError` unless `by` divides the tokens of a block.
+    """
+    if not one.block_tokens or one.block_tokens % by:
+        raise ValueError(f"by: expected a divisor of {one.block_tokens}, got {by}")
+    return replace(
+        one,
+        input_tokens=-(-one.input_tokens // by),
+        output_tokens=-(-one.output_tokens // by),
+        block_tokens=one.block_tokens // by,
+    )

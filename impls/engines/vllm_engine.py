@@ -74,6 +74,7 @@ def _vllm() -> SimpleNamespace:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     with _quietly():
+        import torch
         from vllm import SamplingParams
         from vllm.engine.arg_utils import EngineArgs
         from vllm.sampling_params import RequestOutputKind
@@ -85,6 +86,7 @@ def _vllm() -> SimpleNamespace:
         LLMEngine=LLMEngine,
         SamplingParams=SamplingParams,
         delta=RequestOutputKind.DELTA,
+        torch=torch,
     )
 
 
@@ -107,7 +109,8 @@ class VllmEngine:
     """An engine and the thread that steps it.
 
     `model` is a folder; `num_blocks` usable blocks of `block_size` tokens, a multiple of 32 on
-    CPUs. Further arguments are those of vLLM's ``EngineArgs``.
+    CPUs; `threads` is how many compute a step (None: as many as torch likes). Further arguments are
+    those of vLLM's ``EngineArgs``.
     """
 
     serving = staticmethod(vllm_serving.serving)
@@ -119,6 +122,7 @@ class VllmEngine:
         prefix_caching: bool = True,
         block_size: int = 32,
         num_blocks: int = 2048,
+        threads: int | None = None,
         **arguments: Any,
     ) -> None:
         chosen: dict[str, Any] = {
@@ -143,7 +147,7 @@ class VllmEngine:
         self._failure: BaseException | None = None
         built = threading.Event()
         self._thread = threading.Thread(
-            target=self._run, args=(chosen, built), name="vllm-engine", daemon=True
+            target=self._run, args=(chosen, threads, built), name="vllm-engine", daemon=True
         )
         self._thread.start()
         built.wait()
@@ -205,9 +209,11 @@ class VllmEngine:
 
     # ------------------------------------------------------------------------ the engine's thread
 
-    def _run(self, chosen: dict[str, Any], built: threading.Event) -> None:
+    def _run(self, chosen: dict[str, Any], threads: int | None, built: threading.Event) -> None:
         try:
             with _STEPPING, _quietly():
+                if threads is not None:
+                    _vllm().torch.set_num_threads(threads)  # of this thread's own parallel regions
                 self._engine = _build(chosen)
                 _alive.add(id(self))
             built.set()

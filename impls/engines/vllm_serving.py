@@ -53,12 +53,14 @@ def serving(
     prefix_caching: bool = True,
     block_size: int = 32,
     num_blocks: int = 2048,
+    threads: int | None = None,
     arguments: tuple[str, ...] = (),
 ) -> Iterator[Served]:
     """A server for the model in a folder (default: `vllm_engine.default_model`).
 
     `RuntimeError` with the end of its log if it ends, or is not ready in time. `arguments` are
-    further ones of its command line.
+    further ones of its command line. With `threads`, steps take so many, on
+    no core of their own: vLLM would put every server of a machine on the same ones.
     """
     if model is None:
         from kvassay.impls.engines.vllm_engine import default_model
@@ -76,6 +78,8 @@ def serving(
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
     environment.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")
+    if threads is not None:
+        environment |= {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     with TemporaryFile() as log:
         server = subprocess.Popen(
             command, env=environment, stdout=log, stderr=log, start_new_session=True

@@ -208,7 +208,8 @@ class LeapingScheduler(Scheduler):
             return 0
         least = 0
         for branch in running:
-            if branch.computed != len(branch.tokens) - 1 or branch.job.lockstep:
+            decodes = branch.computed == len(branch.tokens) - 1 and branch.slots >= branch.admitted
+            if not decodes or branch.job.lockstep:
                 return 0
             left = branch.job.max_tokens - branch.generated
             least = min(least, left) if least else left

@@ -79,8 +79,8 @@ class Encoding:
 class Vocabulary(Encoding):
     """The same within a model's vocabulary, for an engine to compute: blocks are drawn by their id.
 
-    Two ids get the same block with a probability that can be forgotten; a prompt's last token may be
-    another's, which no whole block of both can show.
+    That two ids get the same block is too unlikely to matter. A prompt's last token may be another
+    prompt's too.
     """
 
     def __init__(self, size: int) -> None:
@@ -104,12 +104,15 @@ def traffic(
     *,
     speed: float = 1.0,
     spread_ticks: bool = True,
+    shared: bool = True,
     encoding: Encoding | None = None,
 ) -> Iterator[Incoming]:
     """Requests that generated something, `speed` times as fast as recorded.
 
-    Coarse ticks are spread, unless told otherwise. Prompts are made one at a time, and the trace is
-    kept. `NoBlocks` for a trace without block ids, `ValueError` for one without a clock.
+    Coarse ticks are spread, unless told otherwise. Without `shared` each prompt begins with a token
+    of its own, so that none can be found: what a cache would be without hits. Prompts are made one
+    at a time, and the trace is kept. `NoBlocks` for a trace without block ids, `ValueError` for one
+    without a clock.
     """
     kept = [one for one in requests if one.output_tokens]
     arrivals = list(recorded(kept, speed))
@@ -117,10 +120,12 @@ def traffic(
         arrivals = spread(arrivals)
     encoding = encoding or Encoding()
     for number, (one, at) in enumerate(zip(kept, arrivals, strict=True)):
-        yield incoming(one, number, at, encoding)
+        yield incoming(one, number, at, encoding, shared=shared)
 
 
-def incoming(one: TraceRequest, number: int, at: float, encoding: Encoding) -> Incoming:
+def incoming(
+    one: TraceRequest, number: int, at: float, encoding: Encoding, *, shared: bool = True
+) -> Incoming:
     """One request."""
     if one.blocks is None or one.block_tokens is None:
         raise NoBlocks("expected requests with block ids, got one with lengths alone")
@@ -131,6 +136,8 @@ def incoming(one: TraceRequest, number: int, at: float, encoding: Encoding) -> I
     tokens += [own] * (one.input_tokens - len(tokens))
     del tokens[one.input_tokens :]
     tokens[-1] = own
+    if not shared:
+        tokens[0] = own
     return Incoming(f"r{number}", at, tuple(tokens), one.output_tokens, encoding.generated(number))
 
 

@@ -2,9 +2,9 @@
 
     python -m kvassay.suites.benchmarks.virtual_error
 
-Steps of the engine are measured, the cost model's constants are fitted to them, and then a part of a
-trace, with lengths a sixteenth as long and arrivals as recorded but faster, is served three times by
-the engine and once in virtual time, by a cache manager of the same rules and size. What comes out
+Steps of the engine are measured and the cost model's constants fitted to them. Then a part of a
+trace, with lengths a sixteenth as long and arrivals as recorded but faster, is served three times
+by the engine and once in virtual time, by a cache manager of the same rules and size. The result
 goes to ``results/virtual_error.json``, which everything that virtual time shows quotes. The engine
 must be able to run here (``--engine vllm-engine``), and so must the manager.
 """

@@ -279,7 +279,7 @@ def table(played: Sequence[Played]) -> Table:
 
 def _interval(ratios: Sequence[float]) -> str:
     if len(ratios) < LEAST:
-        return f"{len(ratios)} rounds"
+        return f"too few rounds: {len(ratios)}"
     low, high = interval(ratios)
     return f"{low:.3f} to {high:.3f}"
 
@@ -366,7 +366,8 @@ def main(arguments: list[str] | None = None) -> int:
         shared, threads = tuple(SHARING), options.threads
         played = in_process(entry, shared, options.rounds, threads, caching=True)
         played += in_process(entry, shared[-1:], options.rounds, threads, caching=False)
-        played += over_http(entry, options.http, threads)
+        if options.http:
+            played += over_http(entry, options.http, threads)
     except (UnknownImplementation, Unavailable, ValueError) as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR

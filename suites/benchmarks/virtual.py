@@ -259,9 +259,10 @@ def main(arguments: list[str] | None = None) -> int:
     status, about = 0, ""
     with Progress(console=Console(stderr=True), transient=True) as progress:
         try:
+            cases = list(_cases(options))
             trace = list(islice(requests(options.trace), options.limit))
             about = _about_ticks(trace, options.as_recorded)
-            rows.extend(run(case, trace, progress) for case in _cases(options))
+            rows.extend(run(case, trace, progress) for case in cases)
         except KeyboardInterrupt:
             status = INTERRUPTED
         except (UnknownImplementation, Unavailable, ContractError, NoTrace, ValueError) as error:

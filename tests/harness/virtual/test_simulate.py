@@ -105,7 +105,7 @@ def test_the_timeline_is_what_a_client_would_see() -> None:
 # ---------------------------------------------------------------------------------- the shortcuts
 
 
-def mixed(seed: int, count: int = 60, gap: float = 0.02) -> list[Incoming]:
+def mixed(seed: int, count: int = 40, gap: float = 0.02) -> list[Incoming]:
     """Prompts that share beginnings, some long, some that come at once."""
     rng = Random(seed)
     arrivals = accumulate(rng.choice((0.0, gap, 5 * gap)) for _ in range(count))
@@ -140,7 +140,7 @@ def plainly(load: list[Incoming], manager: str, blocks: int, limits: Limits) -> 
 
 
 @pytest.mark.parametrize("manager", ["radix", "paged", "contiguous-oracle"])
-@pytest.mark.parametrize("blocks", [40, 90, 400])
+@pytest.mark.parametrize("blocks", [40, 400])
 def test_shortcuts_change_no_bit(manager: str, blocks: int) -> None:
     for seed in range(2):
         load, limits = mixed(seed), Limits(32, 12)
@@ -207,7 +207,7 @@ def test_is_what_the_metric_classes_say(seed: int) -> None:
     assert got.goodput == told["goodput"].value
     assert 0 < got.goodput < got.rate == told["request_throughput"].value
     assert got.hit_rate == told["hit_rate"].value
-    assert (got.requests, got.complete) == (61, 60)
+    assert (got.requests, got.complete) == (41, 40)
     assert got.preemptions == told["preemptions"].value
 
 

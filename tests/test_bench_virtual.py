@@ -35,13 +35,13 @@ def test_shows_every_case_with_the_models_error(
     trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["--trace", trace, "--cache", "on", "--cache", "off", "--speed", "1", "--speed", "2"]
-    files = ["--record", str(tmp_path / "records"), "--chart", str(tmp_path / "chart.png")]
+    files = ["--record", str(tmp_path / "records"), "--output", str(tmp_path)]
     assert virtual.main([*command, *files]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert agreement.sentence() in said
-    assert "H200: peaks: NVIDIA H200 (SXM) data sheet" in said
+    assert "on H200 (peaks: NVIDIA H200 (SXM) data sheet" in said
     assert "recorded in ticks of 3 s (10 requests at 3 moments): spread" in said
-    assert (tmp_path / "chart.png").stat().st_size > 10_000
+    assert (tmp_path / "virtual.png").stat().st_size > 10_000
     found = {
         (one.options["cache"], one.options["speed"]): one for one in rows(tmp_path / "records")
     }

@@ -35,7 +35,7 @@ from kvassay.harness.traces.request import TraceRequest
 from kvassay.harness.virtual.agreement import sentence
 from kvassay.harness.virtual.cost import MACHINES, Cost
 from kvassay.harness.virtual.model import MODELS
-from kvassay.harness.virtual.outcome import Outcome, outcome
+from kvassay.harness.virtual.outcome import OBJECTIVES, Outcome, outcome
 from kvassay.harness.virtual.simulate import Incoming, simulate
 from kvassay.harness.virtual.traffic import ticks, traffic
 from kvassay.harness.workloads.arrivals import recorded
@@ -115,19 +115,18 @@ def _watched(
 # ----------------------------------------------------------------------------------------- showing
 
 
+HEADINGS = (
+    *("manager", "cache", "pool, tokens", "block", "arrivals, 1/s", "hits, %"),
+    *(f"ttft p{percent}, s" for percent in PERCENTILES),
+    *(f"itl p{percent}, ms" for percent in (50, 99)),
+    *("goodput, 1/s", "preempted", "failed", "took, s"),
+)
+
+
 def table(rows: list[Row]) -> Table:
     """A row for each case."""
     shown = Table(show_edge=False, pad_edge=False)
-    headings = ("manager", "cache", "pool, tokens", "block", "arrivals, 1/s", "hits, %")
-    for heading in (
-        *headings,
-        *(f"ttft p{percent}, s" for percent in PERCENTILES),
-        *(f"itl p{percent}, ms" for percent in (50, 99)),
-        "goodput, 1/s",
-        "preempted",
-        "failed",
-        "took, s",
-    ):
+    for heading in HEADINGS:
         shown.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         shown.add_row(*_cells(row))
@@ -146,6 +145,17 @@ def _cells(row: Row) -> Iterator[str]:
 
 def _percentile(samples: np.ndarray, percent: float, unit: float) -> str:
     return f"{unit * float(np.percentile(samples, percent)):.3g}" if len(samples) else "-"
+
+
+def page(rows: list[Row], said: list[str], chart: str | None) -> str:
+    """The same as Markdown, without how long it took: equal for equal cases."""
+    cells = [HEADINGS[:-1], ("---:",) * (len(HEADINGS) - 1)]
+    cells += [tuple(_cells(row))[:-1] for row in rows]
+    lines = ["# Virtual time", "", *(f"{line}\n" for line in said)]
+    lines += [f"| {' | '.join(one)} |" for one in cells]
+    if chart is not None:
+        lines += ["", f"![latency and goodput against arrival rate]({chart})"]
+    return "\n".join(lines) + "\n"
 
 
 def record_of(row: Row) -> Record:
@@ -237,7 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--step-tokens", type=int, default=8192, help="computed in a step, at most (8192)")
     add("--as-recorded", action="store_true", help="do not spread arrivals out of coarse ticks")
     add("--record", type=Path, help="folder for a record of each row")
-    add("--chart", type=Path, help="PNG file for latency and goodput against arrival rate")
+    add("--output", type=Path, help="folder for the table and a chart: virtual.md, virtual.png")
     return parser
 
 
@@ -257,6 +267,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     rows: list[Row] = []
     status, about = 0, ""
+    trace: list[TraceRequest] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         try:
             cases = list(_cases(options))
@@ -273,16 +284,30 @@ def main(arguments: list[str] | None = None) -> int:
     shown, console = table(rows), Console()
     console.width = max(console.width, Console(width=1000).measure(shown).maximum)
     console.print(shown)
-    machine = MACHINES[options.machine]
-    for line in (f"{machine.name}: {machine.source}", about, sentence()):
+    machine, model = MACHINES[options.machine], MODELS[options.model]
+    said = [
+        f"{model.name} on {machine.name} ({machine.source}).",
+        f"{options.trace}, {len(trace):,} requests; {about}.",
+        f"Goodput: {_objectives()}.",
+        sentence(),
+    ]
+    for line in said:
         console.print(line)
     for row in rows:
         if options.record is not None:
             write(record_of(row), options.record)
-    if options.chart is not None:
+    if options.output is not None:
+        chart = options.output / "virtual.png"
         points = [virtual_chart.Point(row.rate, _series(row), row.got) for row in rows]
-        virtual_chart.draw(points, f"{machine.name}, {options.trace}. {sentence()}", options.chart)
+        virtual_chart.draw(points, f"{machine.name}, {options.trace}. {sentence()}", chart)
+        text = page(rows, said, chart.name)
+        (options.output / "virtual.md").write_text(text, encoding="utf-8")
     return status
+
+
+def _objectives() -> str:
+    limits = (f"{tag} at most {limit:g} s" for tag, limit in OBJECTIVES.items())
+    return f"complete requests with {' and '.join(limits)}, per second"
 
 
 def _series(row: Row) -> str:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 class Caching:
-    """Finds whole blocks of what it has seen; a token that it computes takes a second by its stamps."""
+    """Finds whole blocks of what it has seen; each token it computes takes a second, it says."""
 
     found = True
 

@@ -178,9 +178,17 @@ class LeapingScheduler(Scheduler):
 
     def complete(self, plan: StepPlan, tokens: Mapping[str, Sequence[int]]) -> tuple[Ended, ...]:
         """The KV of a step is written."""
-        if not all(chunk.decodes for chunk in plan.chunks):
+        if self._refused_with is not None and not all(chunk.decodes for chunk in plan.chunks):
             self._refused_with = None  # more of a prompt may be found
         return super().complete(plan, tokens)
+
+    def _go_on(self, branch: Branch, tokens: Sequence[int]) -> list[Branch]:
+        job = branch.job
+        over = branch.generated + 1 >= job.max_tokens
+        if over or len(tokens) != 1 or tokens[0] in job.stop:
+            return super()._go_on(branch, tokens)
+        branch.tokens.append(tokens[0])  # by far the most frequent
+        return []
 
     def _enter(self, branch: Branch, draft: _Draft) -> bool:
         if self._refused_with == draft.left and self._leaps:

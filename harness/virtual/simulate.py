@@ -187,9 +187,10 @@ class _Run:
     def _work(self, plan: StepPlan) -> StepWork:
         work = StepWork(len(plan.admitted))
         for chunk in plan.chunks:
-            work.add(chunk.start, chunk.stop, chunk.samples)
-            if not chunk.decodes:
-                self.result.prefill_tokens += chunk.count
+            start, stop = chunk.start, chunk.stop
+            work.add(start, stop, chunk.samples)
+            if stop - start > 1 or not chunk.decodes:
+                self.result.prefill_tokens += stop - start
         return work
 
     def _leap(self, most: int, moment: float | None) -> None:

@@ -35,7 +35,7 @@ class Observed:
 
 def fit(observed: Sequence[Observed], model: Model, name: str, source: str) -> Machine:
     """The machine that explains `observed` best; `ValueError` for fewer than five steps."""
-    from scipy.optimize import least_squares
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     if len(observed) < len(STARTS[0]):
         raise ValueError(f"expected at least {len(STARTS[0])} steps, got {len(observed)}")

@@ -113,14 +113,14 @@ class Deferring(Managed):
         pending, told.pending = told.pending, []
         told.room -= len(pending)
         self._lengths[name] += len(pending)
-        self._call(RESERVATION, name, self._manager.append, name, pending)
+        self._call(RESERVATION, name, self.manager.append, name, pending)
         if told.commit:
             super().commit(name, told.commit)
             told.commit = 0
 
     def counters(self) -> Counters:
         """The manager's."""
-        counted: Counters = self._manager.counters()
+        counted: Counters = self.manager.counters()
         return counted
 
     def steps(self, branches: Sequence[Branch], most: int, blocks: int) -> int:

@@ -52,9 +52,9 @@ class Prober:
         self,
         prefills: Iterable[int] = PREFILLS,
         decodes: Iterable[tuple[int, int]] = DECODES,
-        rounds: int = 5,
+        rounds: int = 8,
     ) -> list[Observed]:
-        """The median of `rounds` for each, taken in turns, after one that is not counted."""
+        """The least disturbed of `rounds` for each, in turns, after one that is not counted."""
         lengths, batches = list(prefills), list(decodes)
         seconds: dict[Any, list[float]] = {case: [] for case in (*lengths, *batches)}
         for number in range(rounds + 1):
@@ -66,8 +66,8 @@ class Prober:
                 taken = await self._decode(*batch)
                 if number:
                     seconds[batch].append(taken)
-        return [Observed(_prefilled(one), median(seconds[one])) for one in lengths] + [
-            Observed(_decoded(*one), median(seconds[one])) for one in batches
+        return [Observed(_prefilled(one), min(seconds[one])) for one in lengths] + [
+            Observed(_decoded(*one), min(seconds[one])) for one in batches
         ]
 
     async def _prefill(self, length: int) -> float:

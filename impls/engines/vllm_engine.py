@@ -39,8 +39,12 @@ from kvassay.harness.contract import (
 from kvassay.harness.registry import implementation
 from kvassay.impls.engines import vllm_serving
 from kvassay.impls.engines.random_llama import write_model
-from kvassay.impls.engines.vllm import INSTALL, PACKAGE
+from kvassay.impls.engines.vllm import PACKAGE
 
+INSTALL = (
+    "pip install torch==2.13.0 && pip install --no-deps -r impls/engines/vllm_requirements.txt "
+    "-r impls/engines/vllm_engine_requirements.txt"
+)
 _GIB = 2**30
 _STEPPING = threading.Lock()
 """Held while any engine of this process is built, steps or ends."""

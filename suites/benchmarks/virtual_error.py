@@ -3,7 +3,7 @@
     python -m kvassay.suites.benchmarks.virtual_error
 
 Steps of the engine are measured and the cost model's constants fitted to them. Then a part of a
-trace, with lengths a sixteenth as long and arrivals as recorded but faster, is served three times
+trace, with lengths a sixteenth as long and arrivals as recorded but faster, is served several times
 by the engine and once in virtual time, by a cache manager of the same rules and size. The result
 goes to ``results/virtual_error.json``, which everything that virtual time shows quotes. The engine
 must be able to run here (``--engine vllm-engine``), and so must the manager.
@@ -121,7 +121,7 @@ def constants(machine: Machine) -> dict[str, Any]:
 def table(found: Agreement) -> Table:
     """Percentiles side by side."""
     shown = Table(show_edge=False, pad_edge=False)
-    for heading in ("", "real, ms", "virtual, ms", "error, %", "real runs differ by, %"):
+    for heading in ("", "real, ms", "virtual, ms", "error, %", "single runs off by, %"):
         shown.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for row in found.compared:
         shown.add_row(
@@ -145,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--speed", type=float, default=2.0, help="of the arrivals (2)")
     parser.add_argument("--blocks", type=int, default=1000, help="of the pool (1000)")
     parser.add_argument("--threads", type=int, default=1, help="of the engine's steps (1)")
-    parser.add_argument("--runs", type=int, default=3, help="of the engine (3)")
+    parser.add_argument("--runs", type=int, default=5, help="of the engine (5)")
     parser.add_argument("--output", type=Path, default=agreement.FILE, help="JSON file")
     return parser
 

@@ -89,10 +89,14 @@ def line(name: str, first: float, gap: float, ending: Ending = Ending.COMPLETE) 
 
 def test_errors_and_noise_by_hand() -> None:
     virtual = [line("a", 1.2, 0.1), line("b", 1.2, 0.1)]
-    runs = [[line("a", ttft, 0.2), line("b", ttft, 0.2)] for ttft in (1.0, 0.9, 1.5)]
+    runs = [
+        [line("a", first, 0.2), line("b", other, 0.2)] for first, other in ((1.0, 1.5), (2.0, 1.0))
+    ]
     rows = {(row.metric, row.percentile): row for row in compare(virtual, runs)}
+    assert rows["ttft", 50].real == 1.0
     assert rows["ttft", 50].error == pytest.approx(0.2)
-    assert rows["ttft", 99].noise == pytest.approx(0.5)
+    assert rows["ttft", 50].runs == [1.25, 1.5]
+    assert rows["ttft", 50].noise == pytest.approx(0.5)
     assert rows["tpot", 90].error == pytest.approx(-0.5)
     assert agreement.hits(virtual) == 8
 

@@ -52,6 +52,12 @@ def test_shows_every_case_with_the_models_error(
     assert all(one.options["error"] == agreement.sentence() for one in found.values())
 
 
+def test_the_published_page_tells_the_present_error() -> None:
+    page = agreement.FILE.with_name("virtual.md").read_text(encoding="utf-8")
+    assert agreement.sentence() in page
+    assert agreement.NOT_COMPARED not in page
+
+
 def test_the_same_command_gives_the_same_record(trace: str, tmp_path: Path) -> None:
     for folder in ("one", "two"):
         assert virtual.main(["--trace", trace, "--record", str(tmp_path / folder)]) == 0

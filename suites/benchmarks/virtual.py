@@ -1,0 +1,319 @@
+"""Hours of a trace in virtual time: latency and goodput against arrival rate, pool and block size.
+
+    python -m kvassay.suites.benchmarks.virtual --speed 0.5 --speed 1 --cache on --cache off
+
+The rig's scheduler serves the trace through a cache manager on a roofline of a machine; nothing is
+computed, and the same command gives the same numbers to the last bit. ``--speed`` multiplies the
+recorded rate. With ``--cache off`` no prompt shares anything with another. The pool is what the
+machine has beside the weights, unless given. Below every table and chart stands the model's error
+against a real engine (`virtual_error`). Ctrl-C ends the run; what was complete is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, product
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from kvassay.harness.contract import CacheManager, ContractError
+from kvassay.harness.environment import capture
+from kvassay.harness.record import Direction, Metric, Record, Subject, write
+from kvassay.harness.registry import Registration, Unavailable, UnknownImplementation, find
+from kvassay.harness.rig.scheduler import Limits
+from kvassay.harness.showing import declared_values
+from kvassay.harness.traces.finding import KNOWN, NoTrace, requests
+from kvassay.harness.traces.request import TraceRequest
+from kvassay.harness.virtual.agreement import sentence
+from kvassay.harness.virtual.cost import MACHINES, Cost
+from kvassay.harness.virtual.model import MODELS
+from kvassay.harness.virtual.outcome import OBJECTIVES, Outcome, outcome
+from kvassay.harness.virtual.simulate import Incoming, simulate
+from kvassay.harness.virtual.traffic import ticks, traffic
+from kvassay.harness.workloads.arrivals import recorded
+from kvassay.suites.benchmarks import virtual_chart
+
+SUITE = "virtual"
+USAGE_ERROR = 2
+INTERRUPTED = 130
+PERCENTILES = (50, 90, 99)
+BRANCHES = 256
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is simulated."""
+
+    entry: Registration
+    trace: str
+    speed: float
+    pool_tokens: int
+    block_size: int
+    cache: bool
+    machine: str
+    model: str
+    step_tokens: int
+    limit: int | None
+    spread_ticks: bool
+
+    def options(self) -> dict[str, str]:
+        """For a record."""
+        names = ("trace", "speed", "pool_tokens", "block_size", "machine", "model", "step_tokens")
+        more = {"limit": self.limit, "ticks": "spread" if self.spread_ticks else "as recorded"}
+        asked = {name: getattr(self, name) for name in names} | more
+        return {name: str(value) for name, value in asked.items()} | {"cache": _on(self.cache)}
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A case and what came of it."""
+
+    case: Case
+    rate: float
+    """Arrivals per second."""
+    got: Outcome
+    took: float
+    """Seconds of the simulation, by the clock."""
+
+
+def _on(cache: bool) -> str:
+    return "on" if cache else "off"
+
+
+def run(case: Case, trace: list[TraceRequest], progress: Progress | None = None) -> Row:
+    """Simulate one case."""
+    start = time.perf_counter()
+    manager = case.entry.build(
+        num_blocks=case.pool_tokens // case.block_size, block_size=case.block_size
+    )
+    cost = Cost(MODELS[case.model], MACHINES[case.machine])
+    load = traffic(trace, speed=case.speed, spread_ticks=case.spread_ticks, shared=case.cache)
+    watched = load if progress is None else _watched(load, case, len(trace), progress)
+    limits = Limits(case.step_tokens, BRANCHES)
+    simulated = simulate(manager, case.entry.declaration, watched, cost, limits)
+    got = outcome(simulated)
+    arrivals = [one.intended for one in simulated.requests]
+    rate = (len(arrivals) - 1) / (arrivals[-1] - arrivals[0]) if len(arrivals) > 1 else 0.0
+    return Row(case, rate, got, time.perf_counter() - start)
+
+
+def _watched(
+    load: Iterator[Incoming], case: Case, total: int, progress: Progress
+) -> Iterator[Incoming]:
+    label = f"{case.entry.name}, speed {case.speed:g}, cache {_on(case.cache)}"
+    yield from progress.track(load, total=total, description=label)
+
+
+# ----------------------------------------------------------------------------------------- showing
+
+
+HEADINGS = (
+    *("manager", "cache", "pool, tokens", "block", "arrivals, 1/s", "hits, %"),
+    *(f"ttft p{percent}, s" for percent in PERCENTILES),
+    *(f"itl p{percent}, ms" for percent in (50, 99)),
+    *("goodput, 1/s", "preempted", "failed", "took, s"),
+)
+
+
+def table(rows: list[Row]) -> Table:
+    """A row for each case."""
+    shown = Table(show_edge=False, pad_edge=False)
+    for heading in HEADINGS:
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        shown.add_row(*_cells(row))
+    return shown
+
+
+def _cells(row: Row) -> Iterator[str]:
+    case, got = row.case, row.got
+    yield from (case.entry.name, _on(case.cache), f"{case.pool_tokens:,}", str(case.block_size))
+    yield from (f"{row.rate:.3g}", f"{100 * got.hit_rate:.1f}")
+    yield from (_percentile(got.ttft, percent, 1.0) for percent in PERCENTILES)
+    yield from (_percentile(got.itl, percent, 1e3) for percent in (50, 99))
+    yield from (f"{got.goodput:.3f}", f"{got.preemptions:,}", f"{got.requests - got.complete:,}")
+    yield f"{row.took:.1f}"
+
+
+def _percentile(samples: np.ndarray, percent: float, unit: float) -> str:
+    return f"{unit * float(np.percentile(samples, percent)):.3g}" if len(samples) else "-"
+
+
+def page(rows: list[Row], said: list[str], chart: str | None) -> str:
+    """The same as Markdown, without how long it took: equal for equal cases."""
+    cells = [HEADINGS[:-1], ("---:",) * (len(HEADINGS) - 1)]
+    cells += [tuple(_cells(row))[:-1] for row in rows]
+    lines = ["# Virtual time", "", *(f"{line}\n" for line in said)]
+    lines += [f"| {' | '.join(one)} |" for one in cells]
+    if chart is not None:
+        lines += ["", f"![latency and goodput against arrival rate]({chart})"]
+    return "\n".join(lines) + "\n"
+
+
+def record_of(row: Row) -> Record:
+    """A row's record; the same for the same case, but for where and when it was made."""
+    entry, got = row.case.entry, row.got
+    samples = {"ttft": got.ttft, "tpot": got.tpot, "ttft_queue": got.queue}
+    metrics = [
+        Metric(
+            name=name,
+            unit="s",
+            direction=Direction.LOWER,
+            value=float(np.median(found)) if len(found) else None,
+            samples=found.tolist(),
+        )
+        for name, found in samples.items()
+    ]
+    metrics += [
+        Metric(
+            name=f"itl p{percent}",
+            unit="s",
+            direction=Direction.LOWER,
+            value=float(np.percentile(got.itl, percent)) if len(got.itl) else None,
+        )
+        for percent in PERCENTILES
+    ]
+    rates = {"goodput": got.goodput, "request_throughput": got.rate}
+    metrics += [
+        Metric(name=name, unit="1/s", direction=Direction.HIGHER, value=value)
+        for name, value in rates.items()
+    ]
+    counted = ("requests", "complete", "preemptions", "prompt_tokens", "hit_tokens", "steps")
+    return Record(
+        suite=SUITE,
+        subject=Subject(
+            name=entry.name,
+            kind=entry.kind.__name__,
+            version=entry.version,
+            reference=entry.reference,
+            declaration=declared_values(entry.declaration),
+        ),
+        environment=capture(seed="none"),
+        options=row.case.options() | {"digest": got.digest, "error": sentence()},
+        counters={name: int(getattr(got, name)) for name in counted},
+        metrics=metrics,
+    )
+
+
+# ------------------------------------------------------------------------------------ command line
+
+
+def _cases(options: argparse.Namespace) -> Iterator[Case]:
+    found = [entry for name in options.impl or ["radix"] for entry in find(name)]
+    own = MACHINES[options.machine].pool_tokens(MODELS[options.model])
+    wanted = product(
+        [entry for entry in found if entry.kind is CacheManager],
+        options.pool_tokens or [own],
+        options.block_size or [512],
+        options.cache or ["on"],
+        options.speed or [1.0],
+    )
+    for entry, pool, block_size, cache, speed in wanted:
+        yield Case(
+            entry,
+            options.trace,
+            speed,
+            pool,
+            block_size,
+            cache == "on",
+            options.machine,
+            options.model,
+            options.step_tokens,
+            options.limit,
+            not options.as_recorded,
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    add = parser.add_argument
+    add("--impl", action="append", help="a manager; may be repeated (radix), as may what follows")
+    add("--speed", action="append", type=float, help="times the recorded rate (1)")
+    add("--cache", action="append", choices=("on", "off"), help="whether prompts share (on)")
+    add("--pool-tokens", action="append", type=int, help="of the pool (what the machine has)")
+    add("--block-size", action="append", type=int, help="tokens (512)")
+    add("--trace", default="mooncake-conversation", help=f"{', '.join(KNOWN)}, or FORMAT:PATH")
+    add("--limit", type=int, help="so many requests of the trace")
+    add("--machine", choices=sorted(MACHINES), default="h200", help="(h200)")
+    add("--model", choices=sorted(MODELS), default="llama-3-8b", help="(llama-3-8b)")
+    add("--step-tokens", type=int, default=8192, help="computed in a step, at most (8192)")
+    add("--as-recorded", action="store_true", help="do not spread arrivals out of coarse ticks")
+    add("--record", type=Path, help="folder for a record of each row")
+    add("--output", type=Path, help="folder for the table and a chart: virtual.md, virtual.png")
+    return parser
+
+
+def _about_ticks(trace: list[TraceRequest], as_recorded: bool) -> str:
+    found = ticks(list(recorded(trace)))
+    if not found.coarse:
+        return "arrivals as recorded"
+    done = "kept, so requests come in bursts" if as_recorded else "spread evenly over the tick"
+    return (
+        f"arrivals were recorded in ticks of {found.usual:.3g} s ({found.requests:,} requests at "
+        f"{found.moments:,} moments): {done}"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """From the command line; the exit status."""
+    options = _parser().parse_args(arguments)
+    rows: list[Row] = []
+    status, about = 0, ""
+    trace: list[TraceRequest] = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        try:
+            cases = list(_cases(options))
+            trace = list(islice(requests(options.trace), options.limit))
+            about = _about_ticks(trace, options.as_recorded)
+            rows.extend(run(case, trace, progress) for case in cases)
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+        except (UnknownImplementation, Unavailable, ContractError, NoTrace, ValueError) as error:
+            print(error, file=sys.stderr)
+            status = USAGE_ERROR
+    if not rows:
+        return status
+    shown, console = table(rows), Console()
+    console.width = max(console.width, Console(width=1000).measure(shown).maximum)
+    console.print(shown)
+    machine, model = MACHINES[options.machine], MODELS[options.model]
+    said = [
+        f"{model.name} on {machine.name} ({machine.source}).",
+        f"{options.trace}, {len(trace):,} requests; {about}.",
+        f"Goodput: {_objectives()}.",
+        sentence(),
+    ]
+    for line in said:
+        console.print(line)
+    for row in rows:
+        if options.record is not None:
+            write(record_of(row), options.record)
+    if options.output is not None:
+        chart = options.output / "virtual.png"
+        points = [virtual_chart.Point(row.rate, _series(row), row.got) for row in rows]
+        virtual_chart.draw(points, f"{machine.name}, {options.trace}. {sentence()}", chart)
+        text = page(rows, said, chart.name)
+        (options.output / "virtual.md").write_text(text, encoding="utf-8")
+    return status
+
+
+def _objectives() -> str:
+    limits = (f"{tag} at most {limit:g} s" for tag, limit in OBJECTIVES.items())
+    return f"complete requests with {' and '.join(limits)}, per second"
+
+
+def _series(row: Row) -> str:
+    case = row.case
+    return f"{case.entry.name}, {case.pool_tokens:,} tokens, cache {_on(case.cache)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

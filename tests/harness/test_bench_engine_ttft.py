@@ -1,0 +1,181 @@
+"""The suite of a whole engine's first tokens, on an engine whose answers and hits are known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvassay.harness.contract import Engine, GenerationRequest, TokenEvent
+from kvassay.harness.metrics.timeline import UNSEEN
+from kvassay.harness.record import read_all
+from kvassay.harness.registry import implementation
+from kvassay.harness.workloads.branching import tree_of_thought
+from kvassay.harness.workloads.sessions import agents, multi_turn
+from kvassay.suites.benchmarks import engine_answers, engine_ttft
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+class Caching:
+    """Finds whole blocks of what it has seen; each token it computes takes a second, it says."""
+
+    found = True
+
+    def __init__(self, *, prefix_caching: bool = True, **_: Any) -> None:
+        self.caching = prefix_caching
+        self.seen: set[tuple[int, ...]] = set()
+        self.prompts: dict[str, tuple[int, ...]] = {}
+
+    async def stream(self, request: GenerationRequest) -> AsyncIterator[TokenEvent]:
+        prompt, size = tuple(request.prompt), engine_ttft.BLOCK_SIZE
+        self.prompts[request.request] = prompt
+        blocks = range(size, len(prompt), size)
+        hit = next((end - size for end in blocks if prompt[:end] not in self.seen), blocks[-1])
+        hit = hit if self.caching and self.found else 0
+        answer = tuple((request.options["seed"] + n) % 1000 for n in range(request.max_tokens))
+        computed = prompt + answer[:-1]
+        self.seen |= {computed[:end] for end in range(size, len(computed) + 1, size)}
+        start = asyncio.get_running_loop().time()
+        for n, token in enumerate(answer):
+            time = start + (len(prompt) - hit) + n
+            reason = "length" if n == len(answer) - 1 else None
+            yield TokenEvent(request.request, (token,), time, reason, hit)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Forgetful(Caching):
+    """Never finds anything."""
+
+    found = False
+
+
+def register(factory: type) -> None:
+    implementation("known-engine", kind=Engine)(factory)
+
+
+def played(engine: Any, workload: Any) -> dict[str, tuple[int, ...]]:
+    """Prompts as the engine was asked for them."""
+
+    async def play() -> None:
+        answering = engine_answers.Answering(engine, workload)
+        for one in workload.requests:
+            request = GenerationRequest(one.name, one.prompt, len(one.output))
+            async for _ in answering.stream(request):
+                pass
+
+    asyncio.run(play())
+    prompts: dict[str, tuple[int, ...]] = engine.prompts
+    return prompts
+
+
+def test_real_answers_take_the_place_of_planned_ones() -> None:
+    workload = multi_turn(1, chats=2, turns=3, vocabulary=1000)
+    prompts = played(Caching(), workload)
+    first = workload.requests[0]
+    answer = tuple(n % 1000 for n in range(len(first.output)))  # of seed 0
+    assert prompts["c0t0"] == first.prompt
+    assert prompts["c0t1"][: len(first.prompt) + len(answer)] == first.prompt + answer
+    assert [len(prompt) for prompt in prompts.values()] == [
+        len(one.prompt) for one in workload.requests
+    ]
+
+
+def test_thoughts_go_on_with_the_thought_before() -> None:
+    workload = tree_of_thought(1, problems=1, depth=3, branches=2, vocabulary=1000)
+    prompts = played(Caching(), workload)
+    before = prompts["t0.1"]
+    assert prompts["t0.1.0"][: len(before)] == before
+    assert prompts["t0.1.0"] == prompts["t0.1.1"] != prompts["t0.0.0"]
+
+
+def test_a_prompt_that_was_replaced_is_left_as_planned() -> None:
+    workload = agents(1, count=1, steps=12, vocabulary=1000)
+    prompts = played(Caching(), workload)
+    compacted = [
+        one
+        for before, one in zip(workload.requests, workload.requests[1:], strict=False)
+        if len(one.prompt) < len(before.prompt)
+    ]
+    assert compacted
+    assert all(prompts[one.name] == one.prompt for one in compacted)
+
+
+def test_answers_without_ids_cannot_be_gone_on_with() -> None:
+    class Mute(Caching):
+        async def stream(self, request: GenerationRequest) -> AsyncIterator[TokenEvent]:
+            yield TokenEvent(request.request, (UNSEEN,), 0.0, "length")
+
+    with pytest.raises(engine_answers.NoIds, match="c0t0"):
+        played(Mute(), multi_turn(1, chats=1, turns=1, vocabulary=1000))
+
+
+@pytest.mark.parametrize(
+    ("count", "places"), [(6, (0, 5)), (8, (0, 7)), (9, (1, 7)), (20, (5, 14))]
+)
+def test_the_interval_of_a_median(count: int, places: tuple[int, int]) -> None:
+    assert engine_ttft.interval([float(n) for n in range(count)][::-1]) == places
+
+
+def test_too_few_rounds_have_no_interval() -> None:
+    with pytest.raises(ValueError, match="at least 6 samples, got 5"):
+        engine_ttft.interval([1.0] * 5)
+
+
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
+    command = ["--engine", "known-engine", "--rounds", "1", "--record", str(tmp_path), *more]
+    status = engine_ttft.main(command)
+    return status, capsys.readouterr().out
+
+
+def test_hits_are_those_that_are_intended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(Caching)
+    status, said = run(tmp_path, capsys)
+    assert status == 0
+    assert "tax of prefix caching at 0 % hits, in process: on / off 1.000" in said
+    assert "A/A: on / off 1.000 (too few rounds: 1)" in " ".join(said.split())
+    for one in read_all([tmp_path]):
+        values = {metric.name: metric.value for metric in one.metrics}
+        assert values["hit rate"] == values["hit rate, intended"]
+        faster = values["ttft, on / off"] < 0.6
+        assert faster == (one.options["workload"] != "unrelated")
+
+
+def test_a_cache_that_finds_nothing_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(Forgetful)
+    run(tmp_path, capsys)
+    shared = [one for one in read_all([tmp_path]) if one.options["workload"] != "unrelated"]
+    assert shared
+    for one in shared:
+        values = {metric.name: metric.value for metric in one.metrics}
+        assert values["hit rate"] == 0 < values["hit rate, intended"]
+
+
+def test_a_failed_request_ends_the_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(Caching):
+        async def stream(self, request: GenerationRequest) -> AsyncIterator[TokenEvent]:
+            yield TokenEvent(request.request, (1,), 0.0)
+
+    register(Broken)
+    with pytest.raises(RuntimeError, match="truncated"):
+        run(tmp_path, capsys)
+
+
+def test_says_when_an_engine_cannot_be_asked_over_http(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(Caching)
+    command = ["--engine", "known-engine", "--rounds", "1", "--http", "1"]
+    assert engine_ttft.main(command) == engine_ttft.USAGE_ERROR
+    assert "no `serving`" in capsys.readouterr().err

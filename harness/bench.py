@@ -27,6 +27,8 @@ BENCHMARKS = {
     "occupancy": Benchmark("occupancy", "where a pool's memory is while a trace runs through it"),
     "memory": Benchmark("memory", "memory by the way it is reserved, on the lengths of traces"),
     "rig": Benchmark("rig", "time to the first token inside a small engine, by how prompts share"),
+    "engine": Benchmark("engine_ttft", "time to the first token of vLLM, by how prompts share"),
+    "virtual": Benchmark("virtual", "a trace in virtual time: latency against arrival rate"),
     "kernels": Benchmark("kernels.__main__", "attention kernels beside their roofline"),
 }
 

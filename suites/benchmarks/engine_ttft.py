@@ -348,7 +348,9 @@ def record_of(entry: Registration, one: Played, options: dict[str, str]) -> Reco
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="kvassay bench engine", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     parser.add_argument("--engine", default="vllm-engine", help="(vllm-engine)")
     parser.add_argument("--rounds", type=int, default=8, help="in process (8)")
     parser.add_argument("--http", type=int, default=0, metavar="ROUNDS", help="over HTTP (0)")

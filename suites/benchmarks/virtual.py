@@ -233,7 +233,9 @@ def _cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="kvassay bench virtual", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     add = parser.add_argument
     add("--impl", action="append", help="a manager; may be repeated (radix), as may what follows")
     add("--speed", action="append", type=float, help="times the recorded rate (1)")

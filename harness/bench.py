@@ -26,6 +26,7 @@ BENCHMARKS = {
     "replay": Benchmark("replay", "hits on a recorded trace, beside policy, optimum and ceiling"),
     "occupancy": Benchmark("occupancy", "where a pool's memory is while a trace runs through it"),
     "memory": Benchmark("memory", "memory by the way it is reserved, on the lengths of traces"),
+    "agreement": Benchmark("agreement", "latencies beside those of vllm bench serve"),
     "kernels": Benchmark("kernels.__main__", "attention kernels beside their roofline"),
 }
 

@@ -136,8 +136,8 @@ def _ratio(pairs: Any, share: float) -> float:
 def interval(pairs: Any, share: float) -> tuple[float, float]:
     """Of the ratio of quantiles, from resampling the pairs [number, 2]; the same for the same."""
     rng = np.random.default_rng(0)
-    number = len(pairs)
-    drawn = [_ratio(pairs[rng.integers(number, size=number)], share) for _ in range(RESAMPLED)]
+    drawn = rng.integers(len(pairs), size=(RESAMPLED, len(pairs)))
+    theirs, ours = np.quantile(pairs[drawn], share, axis=1).T
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail])
+    low, high = np.quantile(ours / theirs, [tail, 1 - tail])
     return float(low), float(high)

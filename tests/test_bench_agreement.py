@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,11 +15,16 @@ from typing import Any
 
 import pytest
 
+from kvassay.harness.load.session import Load, measured
 from kvassay.harness.load.workloads import recorded
 from kvassay.harness.record import read_all
+from kvassay.harness.serving.http import HTTP
+from kvassay.harness.serving.openai import OpenAIEngine
 from kvassay.harness.workloads import arrivals
+from kvassay.harness.workloads.sharing import unrelated
 from kvassay.suites.benchmarks import agreement, agreement_vllm
 from kvassay.suites.benchmarks.agreement_comparing import QUANTITIES, Compared, Round, compare
+from kvassay.suites.benchmarks.agreement_scripted import EMPTY_FIRST, FIRST, PLAIN, scripted
 from kvassay.suites.benchmarks.agreement_vllm import (
     BadResult,
     Sample,
@@ -247,6 +253,7 @@ def test_it_leaves_a_table_a_page_and_records(
     assert "one at a time" in capsys.readouterr().out
     rows = [line for line in page.read_text().splitlines() if line.startswith("| ")]
     assert len(rows) == 2 + len(agreement.SCENES) * len(QUANTITIES)
+    assert "{" not in page.read_text()
     assert str(tmp_path) not in page.read_text()
     found = read_all([folder])
     assert {one.options["scene"] for one in found} == {one.name for one in agreement.SCENES}
@@ -283,6 +290,46 @@ def test_one_token_has_no_time_per_token(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         agreement.main(["--output-tokens", "1"])
     assert "at least 2" in capsys.readouterr().err
+
+
+def test_the_scripted_server_says_what_kvassay_measures() -> None:
+    for model in (PLAIN, EMPTY_FIRST):
+        (one,) = asyncio.run(asked(model))
+        assert (one.prompt_tokens, one.output_tokens) == (9, 3)
+        assert FIRST <= one.ttft < FIRST + 2
+        assert one.tpot >= 0
+
+
+async def asked(model: str) -> list[Sample]:
+    load = Load(unrelated(0, prompts=1, prompt_tokens=9, output_tokens=3), block_size=None)
+    with scripted() as served:
+        async with HTTP(served.url) as transport:
+            engine = OpenAIEngine(transport, model)
+            return agreement.seen(await measured(engine, load, time.monotonic))
+
+
+def test_what_differs_on_purpose_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(bench: agreement.Bench) -> None:
+        for scene in bench.scenes:
+            bench.rounds[scene] = rounds(1.0 if scene.alike else 2.0)
+
+    monkeypatch.setattr(agreement.Bench, "run", run)
+    monkeypatch.setattr(agreement, "NEEDED", ())
+    page = tmp_path / "page.md"
+    arguments = ["--server", "scripted", "--page", str(page)]
+    assert agreement.main(arguments) == 0
+    last = page.read_text().split("| an empty chunk first | ")[1:]
+    assert len(last) == len(QUANTITIES)
+    assert all("differ on purpose" in row.splitlines()[0] for row in last)
+    monkeypatch.setattr(agreement.Bench, "run", slow)
+    assert agreement.main(arguments) == 1
+
+
+def slow(bench: agreement.Bench) -> None:
+    for scene in bench.scenes:
+        bench.rounds[scene] = rounds(2.0)
 
 
 @needs_vllm

@@ -6,8 +6,8 @@ A real vLLM server with a small random model; both tools replay the same trace, 
 in turns, and kvassay's turns lie halfway between vLLM's: what slows the machine for a while slows
 both. What is judged is the ratio of the medians over all turns of all rounds. vLLM counts the time
 to the first token from the sending, kvassay from the intended start; both are shown, and a client
-that allows itself only so many requests at a time is where they differ. Ctrl-C keeps what was
-measured.
+that allows itself only so many requests at a time is where they differ. With ``--server scripted``
+the server only waits, for times that are known. Ctrl-C keeps what was measured.
 
 Exit status: 0 if all that is the same by definition agrees, 1 if it does not or that is not known,
 2 for a wrong call or no measurement, 130 if it was interrupted.
@@ -21,6 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,7 +43,8 @@ from kvassay.harness.serving.http import HTTP
 from kvassay.harness.serving.openai import EXTENSIONS, OpenAIEngine
 from kvassay.harness.workloads import arrivals
 from kvassay.suites.benchmarks.agreement_comparing import QUANTITIES, Compared, Round, compare
-from kvassay.suites.benchmarks.agreement_page import page, table, vllm_of
+from kvassay.suites.benchmarks.agreement_page import SERVERS, page, table, vllm_of
+from kvassay.suites.benchmarks.agreement_scripted import EMPTY_FIRST, PLAIN, scripted
 from kvassay.suites.benchmarks.agreement_vllm import (
     BadResult,
     Sample,
@@ -70,12 +72,21 @@ class Scene:
     burst: int
     at_once: int | None = None
     """The clients' own limit."""
+    model: str | None = None
+    """Which is asked for; None for the server's only one."""
+    alike: bool = True
+    """Whether its chunks mean the same to both tools."""
 
 
 SCENES = (
     Scene("one at a time", 1),
     Scene("2 at once", 2),
     Scene("2 at once, clients send 1 at a time", 2, 1),
+)
+KNOWN = (
+    Scene("a token in each chunk", 1, model=PLAIN),
+    Scene("2 at once, clients send 1 at a time", 2, 1, model=PLAIN),
+    Scene("an empty chunk first", 1, model=EMPTY_FIRST, alike=False),
 )
 
 
@@ -137,32 +148,45 @@ class Bench:
     progress: Progress
     rounds: dict[Scene, list[Round]] = field(default_factory=dict)
 
+    @property
+    def scenes(self) -> tuple[Scene, ...]:
+        """What is played on the server that was chosen."""
+        return SCENES if self.options.server == "vllm" else KNOWN
+
     def run(self) -> None:
         """All rounds of all scenes, on one server."""
         from kvassay.impls.engines.random_llama import Sizes, write_model
-        from kvassay.impls.engines.vllm_serving import serving
 
-        total = self.options.rounds * len(SCENES)
-        bar = self.progress.add_task("starting vLLM's server", total=total)
+        total = self.options.rounds * len(self.scenes)
+        bar = self.progress.add_task("starting the server", total=total)
         with TemporaryDirectory() as name:
             sizes = Sizes(vocab_size=VOCABULARY, num_hidden_layers=4, **SIZES)
             folder = write_model(Path(name), sizes)
             write_tokenizer(folder, VOCABULARY)
-            with serving(model=folder, prefix_caching=False, threads=1) as served:
+            with self.server(folder) as served:
                 for number in range(self.options.rounds):
-                    for scene in SCENES:
+                    for scene in self.scenes:
                         self.progress.update(bar, description=scene.name)
                         tool = self.tool(scene, served, folder)
                         one = asyncio.run(play(tool, number))
                         self.rounds.setdefault(scene, []).append(one)
                         self.progress.advance(bar)
 
+    def server(self, model: Path) -> AbstractContextManager[Any]:
+        """The server that was chosen, with a URL and the name of its model."""
+        if self.options.server == "scripted":
+            return scripted()
+        from kvassay.impls.engines.vllm_serving import serving
+
+        return serving(model=model, prefix_caching=False, threads=1)
+
     def tool(self, scene: Scene, served: Any, folder: Path) -> Tool:
         """vLLM's tool for a round of the scene, and the trace for both."""
         shape = self.shape(scene)
         trace = write_trace(folder / "trace.jsonl", shape)
         extra = dict(EXTENSIONS)
-        return Tool(served.url, served.model, folder, trace, shape, scene.at_once, extra)
+        model = scene.model or served.model
+        return Tool(served.url, model, folder, trace, shape, scene.at_once, extra)
 
     def shape(self, scene: Scene) -> Shape:
         """Of a round of the scene."""
@@ -173,7 +197,8 @@ class Bench:
     def compared(self) -> Iterator[tuple[str, Compared]]:
         """Every quantity of every scene that was played."""
         for scene, rounds in self.rounds.items():
-            yield from ((scene.name, compare(quantity, rounds)) for quantity in QUANTITIES)
+            for quantity in QUANTITIES:
+                yield scene.name, compare(quantity, rounds, alike=scene.alike)
 
 
 def record_of(scene: Scene, bench: Bench, environment: Environment) -> Record:
@@ -205,7 +230,7 @@ def record_of(scene: Scene, bench: Bench, environment: Environment) -> Record:
     )
 
 
-SIZED = ("rounds", "turns", "gap", "prompt_tokens", "output_tokens")
+SIZED = ("server", "rounds", "turns", "gap", "prompt_tokens", "output_tokens")
 
 
 def _metrics(one: Compared, rounds: Sequence[Round]) -> Iterator[Metric]:
@@ -230,6 +255,7 @@ def _metric(name: str, unit: str, value: float, samples: list[float]) -> Metric:
 def _parser() -> argparse.ArgumentParser:
     about = __doc__.splitlines()[0] if __doc__ else ""
     parser = argparse.ArgumentParser(prog="kvassay bench agreement", description=about)
+    parser.add_argument("--server", choices=SERVERS, default=SERVERS[0], help="(vllm)")
     parser.add_argument("--rounds", type=_positive, default=4, help="of all loads (4)")
     parser.add_argument("--turns", type=_positive, default=48, help="of a round (48)")
     parser.add_argument(
@@ -273,7 +299,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(error, file=sys.stderr)
             status = NOT_MEASURED
     _tell(bench, console, whole=status == 0)
-    agreed = all(one.median.verdict == "agree" for _, one in bench.compared() if one.quantity.same)
+    agreed = all(one.median.verdict == "agree" for _, one in bench.compared() if one.judged)
     return status or int(not agreed)
 
 
@@ -291,7 +317,7 @@ def _tell(bench: Bench, console: Console, *, whole: bool) -> None:
             write(record_of(scene, bench, environment), bench.options.record)
     if whole and bench.options.page is not None:
         rounds = [one for some in bench.rounds.values() for one in some]
-        text = page(found, rounds, bench.shape(SCENES[0]), environment)
+        text = page(found, rounds, bench.shape(SCENES[0]), environment, bench.options.server)
         bench.options.page.write_text(text, encoding="utf-8")
 
 

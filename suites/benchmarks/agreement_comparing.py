@@ -113,14 +113,17 @@ class Compared:
     """The lower one: of what disturbs a machine, it has the least."""
     rounds: tuple[float, ...]
     """The ratio of medians in each round."""
+    judged: bool
+    """Whether both are to be the same."""
 
 
-def compare(quantity: Quantity, rounds: Sequence[Round]) -> Compared:
-    """Over the rounds of one scene; at least one."""
+def compare(quantity: Quantity, rounds: Sequence[Round], *, alike: bool = True) -> Compared:
+    """Over the rounds of one scene, at least one; `alike` if its chunks mean the same to both."""
     each = [np.array(one.pairs(quantity)) for one in rounds]
     pairs = np.concatenate(each)
     by_round = tuple(_ratio(one, 0.5) for one in each)
-    return Compared(quantity, _quantile(pairs, 0.5), _quantile(pairs, 0.25), by_round)
+    median, quartile = _quantile(pairs, 0.5), _quantile(pairs, 0.25)
+    return Compared(quantity, median, quartile, by_round, quantity.same and alike)
 
 
 def _quantile(pairs: Any, share: float) -> Quantile:

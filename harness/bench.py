@@ -26,13 +26,10 @@ BENCHMARKS = {
     "replay": Benchmark("replay", "hits on a recorded trace, beside policy, optimum and ceiling"),
     "occupancy": Benchmark("occupancy", "where a pool's memory is while a trace runs through it"),
     "memory": Benchmark("memory", "memory by the way it is reserved, on the lengths of traces"),
-<<<<<<< HEAD
     "rig": Benchmark("rig", "time to the first token inside a small engine, by how prompts share"),
     "engine": Benchmark("engine_ttft", "time to the first token of vLLM, by how prompts share"),
     "virtual": Benchmark("virtual", "a trace in virtual time: latency against arrival rate"),
-=======
     "agreement": Benchmark("agreement", "latencies beside those of vllm bench serve"),
->>>>>>> f1e94ddcba3db335272e0862783231d84b21cbf0
     "kernels": Benchmark("kernels.__main__", "attention kernels beside their roofline"),
 }
 

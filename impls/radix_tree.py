@@ -284,7 +284,7 @@ class RadixTree:
 
     def make_room(self, count: int, keep: int = -1) -> None:
         """Evict until `count` blocks are free or none is left; spares the block `keep`."""
-        while len(self._pool.free) < count and self._evict_block(keep):
+        while len(self._pool.free) < count and self._evict(count - len(self._pool.free), keep):
             pass
 
     def remove_below(self, node: TreeNode) -> None:
@@ -293,7 +293,7 @@ class RadixTree:
             leaf = node
             while leaf.children:
                 leaf = next(iter(leaf.children.values()))
-            self._drop_last_block(leaf)
+            self._drop_blocks(leaf, 0)
 
     def reset(self) -> None:
         """Forget everything; no node is locked."""
@@ -307,8 +307,8 @@ class RadixTree:
         self._roots.clear()
         self._log.cleared()
 
-    def _evict_block(self, keep: int) -> bool:
-        """Evict the least recent block: the last one of the leaf at the head of the list."""
+    def _evict(self, count: int, keep: int) -> bool:
+        """Evict up to `count` least recent blocks: the last ones of the leaf at the list's head."""
         node = self._list.newer
         assert node is not None
         # The leaf that ends in `keep` is passed over, and then so are the nodes above it.
@@ -317,14 +317,20 @@ class RadixTree:
             assert node is not None
         if node is self._list:
             return False
-        self._drop_last_block(node)
+        first = max(0, len(node.blocks) - count)
+        if keep in node.blocks[first:]:
+            first = node.blocks.index(keep) + 1
+        self._drop_blocks(node, first)
         return True
 
-    def _drop_last_block(self, leaf: TreeNode) -> None:
-        block = leaf.blocks.pop()
-        self.idle -= 1
-        self._cut_back(leaf, (leaf.start // self._block_size + len(leaf.blocks)) * self._block_size)
-        self._pool.drop(block)
+    def _drop_blocks(self, leaf: TreeNode, first: int) -> None:
+        """Take the blocks of an unlocked leaf from its own `first` on, the last one first."""
+        dropped = leaf.blocks[first:]
+        del leaf.blocks[first:]
+        self.idle -= len(dropped)
+        self._cut_back(leaf, (leaf.start // self._block_size + first) * self._block_size)
+        for block in reversed(dropped):
+            self._pool.drop(block)
 
     def _cut_back(self, node: TreeNode, boundary: int) -> None:
         """Take away what a leaf, and a path that only led to it, have in a block that goes."""

@@ -26,7 +26,8 @@ RECORDS, PAGE, CHART = (
     RESULTS / "control_plane.md",
     RESULTS / "control_plane.png",
 )
-STEP = "steps, 64 requests"
+STEPS = {"one at a time": "steps, 1 requests", "64 at a time": "steps, 64 requests"}
+"""Batches whose ratios are told."""
 REQUEST = (*(("prepare", 1), ("look_up", 1), ("reserve", 1), ("publish", 1)), ("append", 4))
 """Stages of a whole request, and how many of each, beside its release."""
 
@@ -67,10 +68,10 @@ def together(records: Iterable[Record]) -> list[Together]:
 # ------------------------------------------------------------------------------------------ ratios
 
 
-def life(run: Together, name: str) -> list[float]:
+def life(run: Together, name: str, step: str) -> list[float]:
     """A whole request: key, look-up, reservation, publication, four decode steps, release."""
     parts = [
-        [count * value for value in run.seconds(name, f"{STEP}: {stage}")]
+        [count * value for value in run.seconds(name, f"{step}: {stage}")]
         for stage, count in (*REQUEST, ("release", 1))
     ]
     return [sum(each) for each in zip(*parts, strict=True)]
@@ -78,25 +79,26 @@ def life(run: Together, name: str) -> list[float]:
 
 def claims(run: Together) -> Iterator[tuple[str, str, Ratio]]:
     """What a user of the first contender gains over each of the others."""
-    first = run.names[0]
-    quantities = {
-        "admission and release, keys included": f"{STEP}: {LIFE}",
-        "the same, keys ready": f"{STEP}: scheduler",
-        "look-up": f"{STEP}: look_up",
-        "one decode step": f"{STEP}: append",
-        "a bare look-up of 1,000 tokens": "match, 1000 tokens: match",
-    }
     for other in run.names[1:]:
-        for words, metric in quantities.items():
-            mine, theirs = run.seconds(first, metric), run.seconds(other, metric)
+        for words, mine, theirs in _sides(run, run.names[0], other):
             if mine and theirs:
                 yield words, other, ratio(theirs, mine)
-        if life(run, first):
-            yield (
-                "a whole request with 4 decode steps",
-                other,
-                ratio(life(run, other), life(run, first)),
-            )
+
+
+def _sides(run: Together, first: str, other: str) -> Iterator[tuple[str, list[float], list[float]]]:
+    for many, step in STEPS.items():
+        quantities = {
+            f"admission and release, keys included, {many}": f"{step}: {LIFE}",
+            f"the same, keys ready, {many}": f"{step}: scheduler",
+            f"look-up, {many}": f"{step}: look_up",
+            f"one decode step, {many}": f"{step}: append",
+        }
+        for words, metric in quantities.items():
+            yield words, run.seconds(first, metric), run.seconds(other, metric)
+        words = f"a whole request with 4 decode steps, {many}"
+        yield words, life(run, first, step), life(run, other, step)
+    metric = "match, 1000 tokens: match"
+    yield "a bare look-up of 1,000 tokens", run.seconds(first, metric), run.seconds(other, metric)
 
 
 # ------------------------------------------------------------------------------------------- words
@@ -132,7 +134,7 @@ def page(runs: Sequence[Together]) -> str:
         rows = [(words, other, str(found)) for words, other, found in claims(run)]
         if rows:
             if run.metrics("steps"):
-                parts.append("Prompts of 1,152 tokens, 1,024 shared, 64 requests at a time:\n")
+                parts.append("Prompts of 1,152 tokens of which 1,024 are shared:\n")
             parts.append(table(("", "beside", f"times as long as {run.names[0]}"), rows))
         for experiment, words in EXPERIMENTS.items():
             if run.metrics(experiment):

@@ -56,8 +56,6 @@ _HIGHEST_BYTES = slice(7 if byteorder == "little" else 0, None, 8)
 
 def one_token(token: int) -> int:
     """The token as `token_array` would hold it."""
-    if type(token) is int and 0 <= token < 1 << 63:
-        return token
     return token_array([token])[0]
 
 

@@ -50,7 +50,7 @@ from kvassay.impls.inputs import (
     token_array,
     whole,
 )
-from kvassay.impls.radix_key import Elements, elements_of, space_of
+from kvassay.impls.radix_key import CONTENT, Elements, elements_of, space_of
 from kvassay.impls.radix_request import RequestTables, require
 from kvassay.impls.radix_state import RadixRequest, TreeNode
 from kvassay.impls.radix_tree import RadixTree
@@ -181,7 +181,9 @@ class RadixManager:
         except (KeyError, TypeError):
             state = live_request(request, self._live)
         if type(tokens) is list and len(tokens) == 1 and drafts == 0:
-            token, length = one_token(tokens[0]), state.slots + 1
+            token, length = tokens[0], state.slots + 1
+            if type(token) is not int or not 0 <= token < CONTENT:
+                token = one_token(token)
             if length > state.room:
                 self._make_room(request, state, length, 0)
             state.elements.append(token)  # a decode step: mostly nothing but this

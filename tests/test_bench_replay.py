@@ -44,6 +44,24 @@ def test_a_trace_is_replayed_shown_and_recorded(
     assert metrics["hit ratio, blocks"] == pytest.approx(2 / 7)
 
 
+def test_a_page_has_a_line_for_each_row(tmp_path: Path) -> None:
+    name, page = trace(tmp_path, [0, 1], [0, 1]), tmp_path / "page.md"
+    arguments = ["--trace", name, "--capacity", "3", "--page", str(page)]
+    assert bench.main(arguments) == 0
+    (line,) = (each for each in page.read_text().splitlines() if each.startswith("| radix |"))
+    cells = dict(zip(_head(page), line.split(" | "), strict=True))
+    assert (cells["hit"], cells["evicted"]) == ("2", "0")
+    assert bench.main([*arguments, "--no-counters"]) == 0
+    (line,) = (each for each in page.read_text().splitlines() if each.startswith("| radix |"))
+    cells = dict(zip(_head(page), line.split(" | "), strict=True))
+    assert (cells["hit"], cells["evicted"]) == ("2", "-")
+
+
+def _head(page: Path) -> list[str]:
+    (head,) = (line for line in page.read_text().splitlines() if line.startswith("| manager"))
+    return head.split(" | ")
+
+
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = trace(tmp_path, [0, 1], [0, 1], [0, 1])
     whole = bench.Case.stream

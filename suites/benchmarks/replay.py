@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from kvassay.harness.contract import CacheManager
+from kvassay.harness.contract import CacheManager, Capability
 from kvassay.harness.environment import capture
 from kvassay.harness.record import Direction, Metric, Record, Subject, write
 from kvassay.harness.registry import Registration, Unavailable, UnknownImplementation, find
@@ -145,6 +145,22 @@ def table(rows: list[Row]) -> Table:
     return shown
 
 
+def markdown(rows: list[Row]) -> str:
+    """The same as a page: a line for each row."""
+    columns = [_quantities(row) for row in rows]
+    head = ["manager", "version", "trace", "capacity", "live", *columns[0]]
+    lines = [head, ["---"] * len(head)]
+    for row, column in zip(rows, columns, strict=True):
+        entry, case = row.registration, row.case
+        name = entry.name if row.complete else f"{entry.name} (interrupted)"
+        told = [name, entry.version, case.trace, f"{case.capacity:,}", str(case.concurrency)]
+        lines.append([*told, *map(_cell, column.values())])
+    machine = capture(seed="none")
+    made = f"Python {machine.python}, {machine.processor}, {machine.time[:10]}"
+    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return f"# Replay\n\nWritten by `kvassay bench replay --page`; {made}. In blocks.\n\n{text}\n"
+
+
 def _quantities(row: Row) -> dict[str, object]:
     got = row.got
     return {
@@ -215,6 +231,11 @@ def _managers(references: list[str]) -> list[Registration]:
     return [entry for entry in found if entry.kind is CacheManager]
 
 
+def _without_counters(entry: Registration) -> Registration:
+    offered = entry.declaration.capabilities - {Capability.COUNTERS}
+    return replace(entry, declaration=replace(entry.declaration, capabilities=offered))
+
+
 def _cases(options: argparse.Namespace) -> list[Case]:
     traces = options.trace or ["mooncake-conversation"]
     wanted = product(traces, options.capacity or [10000])
@@ -235,6 +256,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--full-blocks", action="store_true", help="without partial last blocks")
     parser.add_argument("--limit", type=_positive, help="so many requests of the trace")
     parser.add_argument("--record", type=Path, help="folder for a record of each row")
+    parser.add_argument("--page", type=Path, help="file for the table in Markdown")
+    parser.add_argument(
+        "--no-counters",
+        action="store_true",
+        help="do not ask for counters: some managers count block by block, which takes long",
+    )
     return parser
 
 
@@ -253,6 +280,8 @@ def main(arguments: list[str] | None = None) -> int:
         run = Run(progress)
         try:
             found = _managers(options.impl or ["radix"])
+            if options.no_counters:
+                found = [_without_counters(entry) for entry in found]
             for case in _cases(options):
                 run.play(case, found)
         except KeyboardInterrupt:
@@ -264,6 +293,8 @@ def main(arguments: list[str] | None = None) -> int:
         shown = table(run.rows)
         console.width = max(console.width, Console(width=WIDEST).measure(shown).maximum)
         console.print(shown)
+        if options.page is not None:
+            options.page.write_text(markdown(run.rows), encoding="utf-8")
     if options.record is not None:
         for row in run.rows:
             write(record_of(row), options.record)

@@ -150,11 +150,11 @@ def test_only_managers_can_be_timed() -> None:
 
 
 def test_an_engine_that_is_not_here_says_so() -> None:
-    found = [entry for entry in find("kvassay.impls.engines.vllm") if entry.name == "vllm"]
-    if found[0].available:
+    (entry,) = find("vllm")
+    if entry.available:
         pytest.skip("vLLM is installed here")
     with pytest.raises(Unavailable, match="install it with"):
-        contender(found[0]).build(10, 16, 1)
+        contender(entry).build(10, 16, 1)
 
 
 def test_ratios_are_formed_within_a_round() -> None:

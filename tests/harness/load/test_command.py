@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,11 @@ def test_ctrl_c_keeps_what_there_is(serving: Serving, tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from kvassay.harness.cli import main; main()"]
     command += ["bench", "serve", "--url", server.url, "--model", "scripted", *SMALL]
     command += ["--rate", "50", "--requests", "20", "--warm-up", "0", "--record", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ}) as run:
+    # Who runs this in the background may have it ignored, and children inherit that.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ}, preexec_fn=heeds
+    ) as run:
         while len(heard) < 6:
             assert run.poll() is None
             time.sleep(0.01)

@@ -6,6 +6,19 @@ from typing import Any
 
 from kvassay.harness.environment import capture
 from kvassay.harness.record import Direction, Metric, Record, Subject, VerdictEntry
+from kvassay.harness.registry import Registration
+from kvassay.harness.showing import declared_values
+
+
+def subject_of(registration: Registration) -> Subject:
+    """A registered implementation as what was run."""
+    return Subject(
+        name=registration.name,
+        kind=registration.kind.__name__,
+        version=registration.version,
+        reference=registration.reference,
+        declaration=declared_values(registration.declaration),
+    )
 
 
 def record_of(run: dict[str, Any], verdicts: list[dict[str, Any]]) -> Record:

@@ -13,7 +13,7 @@ from random import Random
 
 from kvassay.harness.control.pairing import Watch, turns, undisturbed
 from kvassay.harness.control.stages import Contender, Prompt, Stages
-from kvassay.harness.control.steps import VOCABULARY, tokens
+from kvassay.harness.control.steps import VOCABULARY, play, tokens
 
 LIVES = 64
 """Requests in a sample."""
@@ -25,14 +25,6 @@ DEEP_PROMPT = 64
 
 Samples = dict[str, list[float]]
 """Seconds per request's life, round by round, of each contender."""
-
-
-def _life(stages: Stages, prompts: Sequence[Prompt]) -> None:
-    handles = stages.prepare(prompts)
-    stages.look_up(handles)
-    stages.reserve(handles)
-    stages.publish(handles)
-    stages.release(handles)
 
 
 def cached_prompt(number: int, block_size: int) -> list[int]:
@@ -56,7 +48,7 @@ def pool_growth(
     running = {each.name: each.build(num_blocks, block_size, LIVES) for each in contenders}
     for stages in running.values():
         for number in range(count):
-            _life(stages, [(f"fill-{number}", cached_prompt(number, block_size))])
+            play(stages, [(f"fill-{number}", cached_prompt(number, block_size))])
     rng = Random(num_blocks)
     hot = range(count - min(HOT, count), count)
 
@@ -91,10 +83,10 @@ def depth_growth(
     running = {each.name: each.build(num_blocks, block_size, LIVES) for each in contenders}
     prompt = tokens(Random(0), DEEP_PROMPT * block_size)
     for stages in running.values():
-        _life(stages, [("path", prompt)])
+        play(stages, [("path", prompt)])
         for place in range(1, depth):
             kept = place * DEEP_PROMPT // depth * block_size
-            _life(stages, [(f"leaves-{place}", [*prompt[:kept], VOCABULARY + place])])
+            play(stages, [(f"leaves-{place}", [*prompt[:kept], VOCABULARY + place])])
     samples: Samples = {name: [] for name in running}
     with undisturbed():
         for number in range(rounds + 1):
@@ -110,6 +102,6 @@ def _round(
         lives: list[list[Prompt]] = [[(f"{number}-{i}", list(p))] for i, p in enumerate(asked)]
         stages, watch = running[name], Watch()
         for life in lives:
-            _life(stages, life)
+            play(stages, life)
         if samples is not None:
             samples[name].append(watch.lap() / len(lives))

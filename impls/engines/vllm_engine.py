@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
 import os
 import shutil
 import threading
 import time
-import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -38,6 +36,7 @@ from kvassay.harness.contract import (
 )
 from kvassay.harness.registry import implementation
 from kvassay.impls.engines import vllm_serving
+from kvassay.impls.engines.quiet import quietly
 from kvassay.impls.engines.random_llama import write_model
 from kvassay.impls.engines.vllm import PACKAGE
 
@@ -59,17 +58,6 @@ Order = tuple[Callable[[], None], Deliver]
 """What the engine's thread is to do, and whom to tell if it ends before."""
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without warnings, which a strict test run makes errors; the log keeps to errors."""
-    log = logging.getLogger("vllm")
-    if log.level == logging.NOTSET:
-        log.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 @lru_cache(maxsize=1)
 def _vllm() -> SimpleNamespace:
     """The engine's own names, imported once."""
@@ -77,7 +65,7 @@ def _vllm() -> SimpleNamespace:
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    with _quietly():
+    with quietly("vllm"):
         import torch
         from vllm import SamplingParams
         from vllm.engine.arg_utils import EngineArgs
@@ -215,7 +203,7 @@ class VllmEngine:
 
     def _run(self, chosen: dict[str, Any], threads: int | None, built: threading.Event) -> None:
         try:
-            with _STEPPING, _quietly():
+            with _STEPPING, quietly("vllm"):
                 if threads is not None:
                     _vllm().torch.set_num_threads(threads)  # of this thread's own parallel regions
                 self._engine = _build(chosen)
@@ -245,7 +233,7 @@ class VllmEngine:
 
     def _let_go(self) -> None:
         engine, self._engine = self._engine, None
-        with _STEPPING, _quietly():
+        with _STEPPING, quietly("vllm"):
             _alive.discard(id(self))
             if engine is not None:
                 _ended.append(engine)
@@ -266,7 +254,7 @@ class VllmEngine:
             wait = False
 
     def _step(self) -> None:
-        with _STEPPING, _quietly():
+        with _STEPPING, quietly("vllm"):
             outputs = self._engine.step()
         now = time.monotonic()
         for output in outputs:
@@ -300,7 +288,7 @@ class VllmEngine:
                 output_kind=_vllm().delta,
                 **options,
             )
-            with _quietly():
+            with quietly("vllm"):
                 self._engine.add_request(request.request, prompt, parameters)
         except Exception as error:  # the engine lives on: this request alone was wrong
             deliver(ValueError(f"request {request.request!r}: {error}"))

@@ -54,6 +54,7 @@ from kvassay.suites.benchmarks.agreement_vllm import (
     write_tokenizer,
     write_trace,
 )
+from kvassay.suites.benchmarks.arguments import positive
 
 SUITE = "agreement"
 NOT_MEASURED, INTERRUPTED = 2, 130
@@ -256,27 +257,20 @@ def _parser() -> argparse.ArgumentParser:
     about = __doc__.splitlines()[0] if __doc__ else ""
     parser = argparse.ArgumentParser(prog="kvassay bench agreement", description=about)
     parser.add_argument("--server", choices=SERVERS, default=SERVERS[0], help="(vllm)")
-    parser.add_argument("--rounds", type=_positive, default=4, help="of all loads (4)")
-    parser.add_argument("--turns", type=_positive, default=48, help="of a round (48)")
+    parser.add_argument("--rounds", type=positive, default=4, help="of all loads (4)")
+    parser.add_argument("--turns", type=positive, default=48, help="of a round (48)")
     parser.add_argument(
         "--gap", type=float, default=0.8, help="seconds between turns, for each request (0.8)"
     )
-    parser.add_argument("--prompt-tokens", type=_positive, default=512, help="(512)")
+    parser.add_argument("--prompt-tokens", type=positive, default=512, help="(512)")
     parser.add_argument("--output-tokens", type=_several, default=24, help="at least 2 (24)")
     parser.add_argument("--page", type=Path, help="file for the comparison as Markdown")
     parser.add_argument("--record", type=Path, help="folder for a record of each load")
     return parser
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
-    return value
-
-
 def _several(text: str) -> int:
-    value = _positive(text)
+    value = positive(text)
     if value < 2:
         raise argparse.ArgumentTypeError(f"expected at least 2, or there is no TPOT, got {value}")
     return value

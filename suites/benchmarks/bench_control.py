@@ -12,7 +12,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvassay.harness.contract import CacheKey
 from kvassay.harness.control.contract_stages import contender
-from kvassay.harness.control.steps import VOCABULARY, Step, tokens
+from kvassay.harness.control.steps import VOCABULARY, Step, play, tokens
 from kvassay.harness.registry import find
 
 STEP = Step(64)
@@ -32,17 +32,10 @@ def test_admission_and_release(benchmark: BenchmarkFixture, name: str) -> None:
         nonlocal count
         count += 1
         own = [[VOCABULARY + count, *tokens(rng, 127)] for _ in range(STEP.requests)]
-        return ([(f"{count}-{i}", SHARED + each) for i, each in enumerate(own)],), {}
-
-    def life(batch: list[tuple[str, list[int]]]) -> None:
-        handles = stages.prepare(batch)
-        stages.look_up(handles)
-        stages.reserve(handles)
-        stages.publish(handles)
-        stages.release(handles)
+        return (stages, [(f"{count}-{i}", SHARED + each) for i, each in enumerate(own)]), {}
 
     benchmark.extra_info["requests"] = STEP.requests
-    benchmark.pedantic(life, setup=prompts, rounds=30, warmup_rounds=2)
+    benchmark.pedantic(play, setup=prompts, rounds=30, warmup_rounds=2)
 
 
 @pytest.mark.parametrize("name", MANAGERS)

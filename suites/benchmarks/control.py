@@ -31,9 +31,10 @@ from kvassay.harness.control.pairing import ratio
 from kvassay.harness.control.stages import SCHEDULER, STAGES, Contender
 from kvassay.harness.control.steps import Interrupted, Step, Timed, measure
 from kvassay.harness.environment import capture
-from kvassay.harness.record import Direction, Metric, Record, Subject, write
+from kvassay.harness.record import Direction, Metric, Record, write
+from kvassay.harness.recording import subject_of
 from kvassay.harness.registry import Registration, Unavailable, UnknownImplementation, find
-from kvassay.harness.showing import declared_values
+from kvassay.suites.benchmarks.arguments import positive
 
 SUITE = "control"
 USAGE_ERROR = 2
@@ -225,13 +226,7 @@ def records_of(run: Run, found: Sequence[Registration], *, complete: bool) -> It
         }
         yield Record(
             suite=SUITE,
-            subject=Subject(
-                name=entry.name,
-                kind=entry.kind.__name__,
-                version=entry.version,
-                reference=entry.reference,
-                declaration=declared_values(entry.declaration),
-            ),
+            subject=subject_of(entry),
             environment=capture(seed="0"),
             options=options,
             metrics=[
@@ -259,20 +254,13 @@ def _parser() -> argparse.ArgumentParser:
         "--impl", action="append", help="a manager or a tree; repeat; the first is compared (radix)"
     )
     parser.add_argument("--only", action="append", choices=EXPERIMENTS, help="may be repeated")
-    parser.add_argument("--block-size", type=_positive, default=16)
-    parser.add_argument("--rounds", type=_positive, default=9, help="samples of each (9)")
+    parser.add_argument("--block-size", type=positive, default=16)
+    parser.add_argument("--rounds", type=positive, default=9, help="samples of each (9)")
     parser.add_argument(
-        "--largest-pool", type=_positive, default=POOLS[-1], help="blocks; filling one takes long"
+        "--largest-pool", type=positive, default=POOLS[-1], help="blocks; filling one takes long"
     )
     parser.add_argument("--record", type=Path, help="folder for a record of each contender")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
-    return value
 
 
 def _found(references: Sequence[str]) -> list[Registration]:

@@ -40,11 +40,11 @@ from kvassay.harness.metrics.metric import Measured
 from kvassay.harness.metrics.reading import cached_tokens
 from kvassay.harness.metrics.run import Run
 from kvassay.harness.metrics.timeline import Ending, Timeline
-from kvassay.harness.record import Direction, Metric, Record, Subject, write
+from kvassay.harness.record import Direction, Metric, Record, write
+from kvassay.harness.recording import subject_of
 from kvassay.harness.registry import Registration, Unavailable, UnknownImplementation, find
 from kvassay.harness.serving.http import HTTP
 from kvassay.harness.serving.openai import OpenAIEngine
-from kvassay.harness.showing import declared_values
 from kvassay.harness.workloads.branching import tree_of_thought
 from kvassay.harness.workloads.plan import Workload
 from kvassay.harness.workloads.sessions import multi_turn
@@ -330,13 +330,7 @@ def record_of(entry: Registration, one: Played, options: dict[str, str]) -> Reco
     )
     return Record(
         suite=SUITE,
-        subject=Subject(
-            name=entry.name,
-            kind=entry.kind.__name__,
-            version=entry.version,
-            reference=entry.reference,
-            declaration=declared_values(entry.declaration),
-        ),
+        subject=subject_of(entry),
         environment=capture(seed="0"),
         options=options | {"way": one.way, "workload": one.workload},
         counters={"requests": len(one.caching)},

@@ -23,10 +23,10 @@ from rich.table import Table
 from kvassay.harness.contract import CacheManager, ContractError
 from kvassay.harness.environment import capture
 from kvassay.harness.memory.lengths import LLAMA_3_8B
-from kvassay.harness.record import Direction, Metric, Record, Subject, write
+from kvassay.harness.record import Direction, Metric, Record, write
+from kvassay.harness.recording import subject_of
 from kvassay.harness.registry import Registration, Unavailable, UnknownImplementation, find
 from kvassay.harness.replaying.occupancy import PARTS, Occupancy, occupancy
-from kvassay.harness.showing import declared_values
 from kvassay.harness.traces.finding import KNOWN, NoTrace, requests
 
 SUITE = "occupancy"
@@ -72,13 +72,7 @@ def record_of(entry: Registration, got: Occupancy, options: dict[str, str]) -> R
     names = ("requests", "prompt_tokens", "hit_tokens", "waited", "refused")
     return Record(
         suite=SUITE,
-        subject=Subject(
-            name=entry.name,
-            kind=entry.kind.__name__,
-            version=entry.version,
-            reference=entry.reference,
-            declaration=declared_values(entry.declaration),
-        ),
+        subject=subject_of(entry),
         environment=capture(seed="none"),
         options=options,
         counters={name: getattr(got, name) for name in names},

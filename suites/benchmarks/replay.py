@@ -26,16 +26,17 @@ from rich.table import Table
 
 from kvassay.harness.contract import CacheManager, Capability
 from kvassay.harness.environment import capture
-from kvassay.harness.record import Direction, Metric, Record, Subject, write
+from kvassay.harness.record import Direction, Metric, Record, write
+from kvassay.harness.recording import subject_of
 from kvassay.harness.registry import Registration, Unavailable, UnknownImplementation, find
 from kvassay.harness.replaying.counts import Counts
 from kvassay.harness.replaying.optimum import optimum
 from kvassay.harness.replaying.policies import flat_lru
 from kvassay.harness.replaying.replay import Replayed, replay
 from kvassay.harness.replaying.stream import NoBlocks, Prompt, prompts
-from kvassay.harness.showing import declared_values
 from kvassay.harness.traces.finding import KNOWN, NoTrace, requests
 from kvassay.harness.traces.reading import BadTrace, Opener
+from kvassay.suites.benchmarks.arguments import positive
 
 SUITE = "replay"
 USAGE_ERROR = 2
@@ -200,13 +201,7 @@ def record_of(row: Row) -> Record:
     counted |= {name: None if counts is None else counts.hits for name, counts in bounds.items()}
     return Record(
         suite=SUITE,
-        subject=Subject(
-            name=entry.name,
-            kind=entry.kind.__name__,
-            version=entry.version,
-            reference=entry.reference,
-            declaration=declared_values(entry.declaration),
-        ),
+        subject=subject_of(entry),
         environment=capture(seed="none"),
         options=row.case.options() | {"complete": "yes" if row.complete else "no"},
         counters={name: value for name, value in counted.items() if value is not None},
@@ -251,10 +246,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--impl", action="append", help="a manager; may be repeated (radix)")
     names = ", ".join(KNOWN)
     parser.add_argument("--trace", action="append", help=f"{names}, or FORMAT:PATH")
-    parser.add_argument("--capacity", action="append", type=_positive, help="blocks (10000)")
-    parser.add_argument("--concurrency", type=_positive, default=1, help="live requests (1)")
+    parser.add_argument("--capacity", action="append", type=positive, help="blocks (10000)")
+    parser.add_argument("--concurrency", type=positive, default=1, help="live requests (1)")
     parser.add_argument("--full-blocks", action="store_true", help="without partial last blocks")
-    parser.add_argument("--limit", type=_positive, help="so many requests of the trace")
+    parser.add_argument("--limit", type=positive, help="so many requests of the trace")
     parser.add_argument("--record", type=Path, help="folder for a record of each row")
     parser.add_argument("--page", type=Path, help="file for the table in Markdown")
     parser.add_argument(
@@ -263,13 +258,6 @@ def _parser() -> argparse.ArgumentParser:
         help="do not ask for counters: some managers count block by block, which takes long",
     )
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
-    return value
 
 
 def main(arguments: list[str] | None = None) -> int:

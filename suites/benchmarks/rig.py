@@ -32,11 +32,11 @@ from rich.table import Table
 from kvassay.harness.contract import CacheManager, Capability, PagedAttention
 from kvassay.harness.environment import capture
 from kvassay.harness.metrics.timeline import Timeline
-from kvassay.harness.record import Direction, Metric, Record, Subject, write
+from kvassay.harness.record import Direction, Metric, Record, write
+from kvassay.harness.recording import subject_of
 from kvassay.harness.registry import Registration, find
 from kvassay.harness.rig.language import random_llama
 from kvassay.harness.rig.scheduler import Limits
-from kvassay.harness.showing import declared_values
 from kvassay.harness.workloads.plan import Planned, Workload
 from kvassay.suites.benchmarks.rig_cost import Cost, Load, fit
 from kvassay.suites.benchmarks.rig_memory import keep_memory
@@ -240,13 +240,7 @@ def records(run: Run, options: Mapping[str, str]) -> Iterable[Record]:
         entry = row.manager
         yield Record(
             suite=SUITE,
-            subject=Subject(
-                name=entry.name,
-                kind=entry.kind.__name__,
-                version=entry.version,
-                reference=entry.reference,
-                declaration=declared_values(entry.declaration),
-            ),
+            subject=subject_of(entry),
             environment=capture(seed=options["seed"]),
             options={**options, "pattern": row.pattern},
             counters={

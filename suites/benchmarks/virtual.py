@@ -26,10 +26,10 @@ from rich.table import Table
 
 from kvassay.harness.contract import CacheManager, ContractError
 from kvassay.harness.environment import capture
-from kvassay.harness.record import Direction, Metric, Record, Subject, write
+from kvassay.harness.record import Direction, Metric, Record, write
+from kvassay.harness.recording import subject_of
 from kvassay.harness.registry import Registration, Unavailable, UnknownImplementation, find
 from kvassay.harness.rig.scheduler import Limits
-from kvassay.harness.showing import declared_values
 from kvassay.harness.traces.finding import KNOWN, NoTrace, requests
 from kvassay.harness.traces.request import TraceRequest
 from kvassay.harness.virtual.agreement import sentence
@@ -189,13 +189,7 @@ def record_of(row: Row) -> Record:
     counted = ("requests", "complete", "preemptions", "prompt_tokens", "hit_tokens", "steps")
     return Record(
         suite=SUITE,
-        subject=Subject(
-            name=entry.name,
-            kind=entry.kind.__name__,
-            version=entry.version,
-            reference=entry.reference,
-            declaration=declared_values(entry.declaration),
-        ),
+        subject=subject_of(entry),
         environment=capture(seed="none"),
         options=row.case.options() | {"digest": got.digest, "error": sentence()},
         counters={name: int(getattr(got, name)) for name in counted},

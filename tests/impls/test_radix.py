@@ -323,6 +323,39 @@ def test_the_source_of_a_copy_is_not_evicted_for_it() -> None:
     assert radix.peek(CacheKey(range(4))) == 3
 
 
+def test_the_source_of_a_copy_stays_when_its_leaf_is_evicted_in_one_go() -> None:
+    radix = manager(num_blocks=5)
+    serve(radix, range(12))
+    serve(radix, [50] * 8)
+    assert radix.admit("r", CacheKey([0, 1, *[99] * 14])) == 2
+    ((source, destination),) = radix.take_copies()
+    assert source not in radix.block_table("r")
+    assert destination in radix.block_table("r")
+    radix.release("r")
+    assert radix.peek(CacheKey(range(4))) == 3
+
+
+def test_what_a_writer_went_on_to_commit_is_not_shared_past_the_hit() -> None:
+    radix = manager()
+    serve(radix, [1, 2])
+    start(radix, "w", [1, 2, 3])
+    decode(radix, "w", 3, *range(10, 16))
+    assert radix.begin("r", CacheKey([1, 2, 8, 9])) == 2
+    assert len(radix.block_table("r")) == 1
+
+
+def test_a_branch_below_a_writer_ends_its_writing() -> None:
+    radix = manager()
+    start(radix, "a", [1, 2])
+    for token in (3, 9):
+        radix.append("a", [token])
+    start(radix, "b", [1, 2, 3])
+    radix.commit("a", 4)
+    decode(radix, "b", 3, 7)
+    for token in (7, 9):
+        assert radix.peek(CacheKey([1, 2, 3, token, 0])) == 4
+
+
 def test_a_refusal_changes_nothing_not_even_the_order() -> None:
     radix = manager(num_blocks=4)
     serve(radix, [1] * 4)

@@ -70,7 +70,7 @@ def serve(
     from kvassay.harness.load import telling
     from kvassay.harness.load.session import NoServer
     from kvassay.harness.load.watching import Limits
-    from kvassay.harness.serving.http import NoHttpx
+    from kvassay.harness.serving.http import NoAiohttp
     from kvassay.harness.serving.openai import Api
 
     options = {k: v for k, v in locals().items() if k in RECORDED}
@@ -91,7 +91,7 @@ def serve(
         console = Console()
         api = Api.CHAT if chat else Api.COMPLETIONS
         report = asyncio.run(_measured(url, model, api, plain, api_key, load, console))
-    except (NoHttpx, NoServer, ValueError, OSError) as error:
+    except (NoAiohttp, NoServer, ValueError, OSError) as error:
         _fail(str(error))
     telling.show(report, console)
     if record is not None:

@@ -18,7 +18,7 @@ from typing import Any
 from kvassay.harness.contract import GenerationRequest
 from kvassay.harness.load.watching import INTERRUPTED, Wanted, Watcher
 from kvassay.harness.metrics.timeline import Timeline
-from kvassay.harness.serving.waiting import until
+from kvassay.harness.serving.waiting import exactly, until
 from kvassay.harness.workloads.closed_loop import ClosedLoop
 from kvassay.harness.workloads.plan import Planned, Workload
 
@@ -143,7 +143,7 @@ class Generator:
 
     async def _send_all(self, load: list[Wanted], tasks: dict[str, asyncio.Task[Timeline]]) -> None:
         for one in load:
-            await until(one.intended)
+            await exactly(one.intended)
             tasks[one.request.request] = self._task(one)
 
     def _task(self, one: Wanted) -> asyncio.Task[Timeline]:

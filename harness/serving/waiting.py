@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
+
+from kvassay.harness.serving.virtual_time import VirtualLoop
+
+COARSE = 0.002
+"""Seconds by which the timer of a real loop can be late: it counts in milliseconds, and rounds up."""
 
 
 async def until(when: float) -> None:
@@ -16,3 +22,24 @@ async def until(when: float) -> None:
         await there.wait()
     finally:
         timer.cancel()
+
+
+async def exactly(when: float) -> None:
+    """The same to a quarter of a millisecond: a thread sleeps the last bit, and wakes the loop.
+
+    For one sleeper at a time: threads are few. The loop must be asyncio's own, as its clock is
+    taken to be the system's monotonic one.
+    """
+    if isinstance(asyncio.get_running_loop(), VirtualLoop):
+        await until(when)
+        return
+    await until(when - COARSE)
+    if when <= time.monotonic():
+        return
+    await asyncio.to_thread(_sleep, when)
+
+
+def _sleep(until: float) -> None:
+    left = until - time.monotonic()
+    if left > 0:
+        time.sleep(left)

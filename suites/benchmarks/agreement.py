@@ -61,8 +61,8 @@ NOT_MEASURED, INTERRUPTED = 2, 130
 VOCABULARY = 1024
 SIZES = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 16}
 """Of the model, beside four layers: steps of 10 ms, beside which a client's own are small."""
-NEEDED = ("vllm", "pandas", "datasets", "httpx")
-WANTED = "comparing with vllm bench serve needs vLLM: pip install vllm pandas datasets httpx"
+NEEDED = ("vllm", "pandas", "datasets", "aiohttp")
+WANTED = "comparing with vllm bench serve needs vLLM: pip install vllm pandas datasets aiohttp"
 
 
 @dataclass(frozen=True)

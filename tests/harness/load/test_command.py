@@ -23,7 +23,7 @@ from kvassay.harness.load.known.cached import Remembering
 from kvassay.harness.serving.script import Cut, Error, Script, Silence, Tokens, plain
 from kvassay.harness.serving.scripted import Answering, Asked
 
-pytest.importorskip("httpx", reason="talking to a server needs httpx")
+pytest.importorskip("aiohttp", reason="talking to a server needs aiohttp")
 Serving = Callable[[Answering], Any]
 QUICK = ("--rate", "200", "--warm-up", "0", "--requests", "8")
 SMALL = ("--set", "example_tokens=40", "--set", "question_tokens=8", "--set", "output_tokens=3")
@@ -162,11 +162,11 @@ def test_without_a_load_there_is_nothing_to_do() -> None:
     assert "got neither" in result.stderr
 
 
-def test_a_missing_httpx_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
+def test_a_missing_aiohttp_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
     result = bench("http://127.0.0.1:9", *QUICK)
     assert result.exit_code == 2
-    assert "pip install httpx" in result.stderr
+    assert "pip install aiohttp" in result.stderr
 
 
 def test_a_recorded_trace_comes_as_it_was_recorded(serving: Serving, tmp_path: Path) -> None:

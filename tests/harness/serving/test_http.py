@@ -13,7 +13,7 @@ import pytest
 from kvassay.harness.load.generator import Generator, Sent
 from kvassay.harness.load.watching import Limits, Watcher
 from kvassay.harness.metrics.timeline import Ending, Timeline
-from kvassay.harness.serving.http import HTTP, WANTED, NoHttpx, allow_many_sockets
+from kvassay.harness.serving.http import HTTP, WANTED, NoAiohttp, allow_many_sockets
 from kvassay.harness.serving.openai import OpenAIEngine
 from kvassay.harness.serving.script import (
     Comment,
@@ -32,7 +32,7 @@ from kvassay.harness.serving.transport import Transport, Unreachable
 from kvassay.harness.serving.virtual_time import play
 from kvassay.harness.workloads.plan import Planned
 
-pytest.importorskip("httpx", reason="talking to a server needs httpx")
+pytest.importorskip("aiohttp", reason="talking to a server needs aiohttp")
 TICK = 0.02
 SCRIPTS = (
     plain(TICK, (TICK,) * 3, cached=4),
@@ -158,8 +158,8 @@ def test_a_url_is_one_of_http() -> None:
         HTTP("host:1")
 
 
-def test_without_httpx_the_way_to_get_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
-    with pytest.raises(NoHttpx, match="pip install httpx"):
+def test_without_aiohttp_the_way_to_get_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(NoAiohttp, match="pip install aiohttp"):
         HTTP("http://localhost")
-    assert "pip install httpx" in WANTED
+    assert "pip install aiohttp" in WANTED

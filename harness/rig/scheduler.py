@@ -48,7 +48,7 @@ class Limits:
 
 
 @dataclass
-class _Draft:
+class Draft:
     """A step in the making."""
 
     left: int
@@ -80,7 +80,11 @@ def _no_time() -> float:
 
 
 class Scheduler:
-    """Drives one manager; `step` and `complete` take turns."""
+    """Drives one manager; `step` and `complete` take turns.
+
+    What becomes of one branch is decided in `let_in`, `go_on` and `let_out`, which a subclass may
+    extend.
+    """
 
     def __init__(
         self,
@@ -101,7 +105,7 @@ class Scheduler:
         self._leaving: list[tuple[Branch, Outcome]] = []
         """Computed in this step, and to be released behind it."""
         self._ended: list[Ended] = []
-        self._draft: _Draft | None = None
+        self._draft: Draft | None = None
         self._planned: StepPlan | None = None
         self._arrivals = 0
         self._steps = 0
@@ -152,7 +156,7 @@ class Scheduler:
         """What to do next; without chunks only where there is nothing to do."""
         if self._planned is not None:
             raise RuntimeError(f"step {self._planned.number} is not complete")
-        draft = self._draft = _Draft(self.limits.step_tokens)
+        draft = self._draft = Draft(self.limits.step_tokens)
         while self._jobs:
             preempted, jobs = len(draft.preempted), len(self._jobs)
             self._advance(draft)
@@ -174,7 +178,7 @@ class Scheduler:
         )
         return self._planned
 
-    def _advance(self, draft: _Draft) -> None:
+    def _advance(self, draft: Draft) -> None:
         """Those that have blocks go on."""
         for branch in self.running:
             live = self._jobs.get(branch.job.name)
@@ -184,7 +188,7 @@ class Scheduler:
             if count > 0:
                 self._serve(branch, live, branch.computed + count, draft)
 
-    def _goal(self, branch: Branch, live: _Live, draft: _Draft) -> int:
+    def _goal(self, branch: Branch, live: _Live, draft: Draft) -> int:
         """Tokens to be computed as soon as there is room for them."""
         known = len(branch.tokens)
         if not branch.job.lockstep or not branch.generated:
@@ -193,7 +197,7 @@ class Scheduler:
         ready = all(one.running and one.computed == known - 1 for one in live.branches)
         return known if ready and len(others) <= draft.left else known - 1
 
-    def _serve(self, branch: Branch, live: _Live, stop: int, draft: _Draft) -> None:
+    def _serve(self, branch: Branch, live: _Live, stop: int, draft: Draft) -> None:
         """Put tokens up to `stop` into the step, by preemption if need be."""
         most = self.managed.declaration.max_tokens
         if most is not None and stop > most:
@@ -230,7 +234,7 @@ class Scheduler:
             self.managed.append(branch.name, branch.tokens[branch.slots : stop])
             branch.slots = stop
 
-    def _preempt(self, victim: Branch, draft: _Draft) -> None:
+    def _preempt(self, victim: Branch, draft: Draft) -> None:
         """Back to the head of the queue; of a lockstep job all, since none can go on alone."""
         live = self._jobs[victim.job.name]
         together = [one for one in self._running if one.job is victim.job]
@@ -250,14 +254,14 @@ class Scheduler:
 
     # ------------------------------------------------------------------------------ admission
 
-    def _admit(self, draft: _Draft) -> None:
+    def _admit(self, draft: Draft) -> None:
         """Those that wait, as long as the first of them gets in."""
         while self._waiting and draft.left > 0 and len(self._running) < self._most():
             branch = self._waiting[0]
             why = self._never(branch)
             if why is not None:
                 self._end(self._jobs[branch.job.name], Reason.NO_ROOM, why)
-            elif not self._enter(branch, draft):
+            elif not self.let_in(branch, draft):
                 return
 
     def _most(self) -> int:
@@ -275,7 +279,7 @@ class Scheduler:
             return f"{length} tokens, and at most {declared.max_tokens} are allowed"
         return None
 
-    def _enter(self, branch: Branch, draft: _Draft) -> bool:
+    def let_in(self, branch: Branch, draft: Draft) -> bool:
         """Let the head of the queue in with its first chunk; False if it has to wait."""
         managed, key = self.managed, branch.key(self.managed.salted)
         length = len(key.tokens)
@@ -342,11 +346,11 @@ class Scheduler:
         for chunk in plan.chunks:
             self._computed(chunk)
         for branch, outcome in self._leaving:
-            self._release(branch, outcome)
+            self.let_out(branch, outcome)
         self._leaving.clear()
         done: list[Branch] = []
         for chunk in sampled:
-            done += self._go_on(chunk.branch, tokens[chunk.name])
+            done += self.go_on(chunk.branch, tokens[chunk.name])
         self._finish(done)
         return self._take_ended()
 
@@ -355,7 +359,7 @@ class Scheduler:
         chunk.branch.computed = chunk.stop
         self.managed.commit(chunk.name, chunk.stop)
 
-    def _go_on(self, branch: Branch, tokens: Sequence[int]) -> list[Branch]:
+    def go_on(self, branch: Branch, tokens: Sequence[int]) -> list[Branch]:
         """Each token makes a branch, the first one of the branch itself; those that are done."""
         live = self._jobs[branch.job.name]
         if not tokens:
@@ -436,7 +440,7 @@ class Scheduler:
         branch.running = False
         chunk = self._in_step(branch.name)
         if chunk is None:
-            self._release(branch, outcome)
+            self.let_out(branch, outcome)
             return
         self._leaving.append((branch, outcome))
         if self._draft is not None:
@@ -448,7 +452,8 @@ class Scheduler:
             return self._draft.chunks.get(name)
         return None if self._planned is None else self._planned.chunk(name)
 
-    def _release(self, branch: Branch, outcome: Outcome) -> None:
+    def let_out(self, branch: Branch, outcome: Outcome) -> None:
+        """A branch's blocks go back; it waits again if it was preempted."""
         self.managed.release(branch.name, outcome)
         if outcome is Outcome.PREEMPTED:
             branch.forget()

@@ -8,7 +8,7 @@ import time
 from kvassay.harness.serving.virtual_time import VirtualLoop
 
 COARSE = 0.002
-"""Seconds by which the timer of a real loop can be late: it counts in milliseconds, and rounds up."""
+"""Seconds by which a real loop's timer can be late: it counts in milliseconds, and rounds up."""
 
 
 async def until(when: float) -> None:

@@ -33,7 +33,7 @@ from kvassay.harness.contract import (
 from kvassay.harness.rig.jobs import Branch, Ended, Job
 from kvassay.harness.rig.managing import RESERVATION, Clock, Managed, Refused
 from kvassay.harness.rig.plan import StepPlan
-from kvassay.harness.rig.scheduler import Limits, Scheduler, _Draft
+from kvassay.harness.rig.scheduler import Draft, Limits, Scheduler
 
 
 def _no_time() -> float:
@@ -182,24 +182,24 @@ class LeapingScheduler(Scheduler):
             self._refused_with = None  # more of a prompt may be found
         return super().complete(plan, tokens)
 
-    def _go_on(self, branch: Branch, tokens: Sequence[int]) -> list[Branch]:
+    def go_on(self, branch: Branch, tokens: Sequence[int]) -> list[Branch]:
         job = branch.job
         over = branch.generated + 1 >= job.max_tokens
         if over or len(tokens) != 1 or tokens[0] in job.stop:
-            return super()._go_on(branch, tokens)
+            return super().go_on(branch, tokens)
         branch.tokens.append(tokens[0])  # by far the most frequent
         return []
 
-    def _enter(self, branch: Branch, draft: _Draft) -> bool:
+    def let_in(self, branch: Branch, draft: Draft) -> bool:
         if self._refused_with == draft.left and self._leaps:
             return False
-        entered = super()._enter(branch, draft)
+        entered = super().let_in(branch, draft)
         self._refused_with = None if entered else draft.left
         return entered
 
-    def _release(self, branch: Branch, outcome: Outcome) -> None:
+    def let_out(self, branch: Branch, outcome: Outcome) -> None:
         self._refused_with = None
-        super()._release(branch, outcome)
+        super().let_out(branch, outcome)
 
     # --------------------------------------------------------------------------------------- leaps
 

@@ -1,7 +1,8 @@
 """vLLM's own HTTP server in processes of its own, for as long as a `with` block lasts.
 
 The server and everything that it starts are one process group, which is ended as a whole, and
-nothing else is. It listens on loopback, on a port that was free a moment before.
+nothing else is; it ends, too, if this process is killed. It listens on loopback, on a port that was
+free a moment before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
+
+from kvassay.harness.serving.keeper import kept
 
 HOST = "127.0.0.1"
 NAME = "random-llama"
@@ -80,10 +83,10 @@ def serving(
     environment.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")
     if threads is not None:
         environment |= {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    with TemporaryFile() as log:
-        server = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
+    with (
+        TemporaryFile() as log,
+        kept(command, env=environment, stdout=log, stderr=log) as server,
+    ):
         try:
             url = f"http://{HOST}:{port}"
             _wait_until_ready(server, f"{url}/health", log)

@@ -197,10 +197,10 @@ class ChunksOfWholeBlocks(Scheduler):
         whole = goal - left % self.managed.block_size
         return goal if branch.generated else whole
 
-    def _enter(self, branch: Branch, draft: Any) -> bool:
+    def let_in(self, branch: Branch, draft: Any) -> bool:
         if len(branch.tokens) % self.managed.block_size and not branch.generated:
             return False
-        return super()._enter(branch, draft)
+        return super().let_in(branch, draft)
 
 
 @fault(
@@ -238,9 +238,9 @@ class QueueBlocked(Scheduler):
     "There is room for some leaks.\nThe whole pool must be needed after an abort.",
 )
 class AbortLeaks(Scheduler):
-    def _release(self, branch: Branch, outcome: Outcome) -> None:
+    def let_out(self, branch: Branch, outcome: Outcome) -> None:
         if outcome is not Outcome.ABORTED:
-            super()._release(branch, outcome)
+            super().let_out(branch, outcome)
 
 
 @fault(

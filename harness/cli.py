@@ -15,6 +15,7 @@ from kvassay.harness.attention.case import BadCase
 from kvassay.harness.bench import bench
 from kvassay.harness.contract import CacheManager, ContractError, PagedAttention
 from kvassay.harness.explain import Told
+from kvassay.harness.gate.command import gate
 from kvassay.harness.load.command import serve
 from kvassay.harness.registry import (
     Registration,
@@ -39,6 +40,7 @@ app = typer.Typer(
 
 bench.command("serve")(serve)
 app.add_typer(bench, name="bench")
+app.command("gate")(gate)
 
 
 @app.command("list")

@@ -36,7 +36,7 @@ def match_times(
     if length < page_size:
         raise ValueError(f"length: expected at least a page of {page_size}, got {length}")
     stored = tokens(Random(0), length)
-    matches = {each.name: _match(each, stored, page_size) for each in registrations}
+    matches = {each.name: matcher(each, stored, page_size) for each in registrations}
     expected = length // page_size * page_size
     for name, match in matches.items():
         if match(stored) != expected:
@@ -56,7 +56,8 @@ def match_times(
     return seconds
 
 
-def _match(registration: Registration, stored: list[int], page_size: int) -> Match:
+def matcher(registration: Registration, stored: list[int], page_size: int) -> Match:
+    """A bare look-up in a new tree that holds `stored`; `ValueError` for what is no tree."""
     if registration.kind is not PrefixIndex:
         kind = registration.kind.__name__
         raise ValueError(f"{registration.name}: expected a PrefixIndex, got a {kind}")

@@ -104,11 +104,8 @@ def measure(
     Raises `WrongHits` if a contender does not find what is shared, and `Interrupted`.
     """
     rng = Random(seed)
-    running = {c.name: c.build(step.num_blocks, step.block_size, step.requests) for c in contenders}
+    running = {contender.name: _begun(step, contender, seed) for contender in contenders}
     shared = tokens(rng, step.shared)
-    for stages in running.values():
-        _fill(stages, step, Random(seed + 1))
-        play(stages, [("first", shared + tokens(Random(seed), step.prompt - step.shared))])
     timed = {contender.name: Timed(contender.name) for contender in contenders}
     try:
         with undisturbed():
@@ -124,6 +121,50 @@ def measure(
     return timed
 
 
+class Alone:
+    """One contender in a process of its own, for samples to be set beside those of another one.
+
+    The same seed and numbers give the same tokens.
+    """
+
+    def __init__(self, step: Step, contender: Contender, seed: int = 0) -> None:
+        self._step, self._name, self._rng = step, contender.name, Random(seed)
+        self._stages = _begun(step, contender, seed)
+        self._shared = tokens(self._rng, step.shared)
+
+    def sample(self, number: int) -> dict[str, float]:
+        """Seconds per batch, by stage; raises `WrongHits`."""
+        batches = _batches(self._step, self._rng, number)
+        return _samples(self._stages, batches, self._name, self._step, self._shared)
+
+
+def _begun(step: Step, contender: Contender, seed: int) -> Stages:
+    """A contender over a pool in which the shared part is resident."""
+    stages = contender.build(step.num_blocks, step.block_size, step.requests)
+    _fill(stages, step, Random(seed + 1))
+    first = tokens(Random(seed), step.shared) + tokens(Random(seed), step.prompt - step.shared)
+    play(stages, [("first", first)])
+    return stages
+
+
+def _batches(step: Step, rng: Random, number: int) -> list[list[Prompt]]:
+    return [
+        [_own(step, rng, f"{number}-{batch}-{i}") for i in range(step.requests)]
+        for batch in range(step.repeats)
+    ]
+
+
+def _samples(
+    stages: Stages, batches: Sequence[list[Prompt]], name: str, step: Step, shared: list[int]
+) -> dict[str, float]:
+    """The mean over the batches, by stage."""
+    samples = [
+        _sample(stages, [(who, shared + own) for who, own in batch], name, step)
+        for batch in batches
+    ]
+    return {stage: sum(sample[stage] for sample in samples) / len(samples) for stage in STAGES}
+
+
 def _round(
     step: Step,
     running: dict[str, Stages],
@@ -132,19 +173,12 @@ def _round(
     rng: Random,
     shared: list[int],
 ) -> None:
-    batches = [
-        [_own(step, rng, f"{number}-{batch}-{i}") for i in range(step.requests)]
-        for batch in range(step.repeats)
-    ]
+    batches = _batches(step, rng, number)
     for name in turns(list(running), number):
-        samples = [
-            _sample(running[name], [(who, shared + own) for who, own in batch], name, step)
-            for batch in batches
-        ]
+        samples = _samples(running[name], batches, name, step, shared)
         if timed is not None:
-            for stage in STAGES:
-                mean = sum(sample[stage] for sample in samples) / len(samples)
-                timed[name].seconds[stage].append(mean)
+            for stage, seconds in samples.items():
+                timed[name].seconds[stage].append(seconds)
 
 
 def _own(step: Step, rng: Random, name: str) -> Prompt:

@@ -1,0 +1,1 @@
+"""Base against head: whether a change may be merged."""

@@ -28,6 +28,7 @@ from kvassay.harness.scenario import BadScenario, text_of
 from kvassay.harness.session import without_inspection
 from kvassay.harness.showing import declared_values
 from kvassay.harness.subjects import teller_of
+from kvassay.harness.sweep.command import sweep
 from kvassay.harness.violation import Crash
 
 USAGE_ERROR = 2
@@ -41,6 +42,7 @@ app = typer.Typer(
 bench.command("serve")(serve)
 app.add_typer(bench, name="bench")
 app.command("gate")(gate)
+app.command("sweep")(sweep)
 
 
 @app.command("list")

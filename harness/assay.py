@@ -201,14 +201,17 @@ class Assay:
         law = self.subject.law
         title = law[finding.invariant].title if finding.invariant in law else "crash or hang"
         scenario = finding.scenario
-        told = Told()
-        story = "\n".join(self.subject.explain(self.registration, scenario, told))
+        story = "\n".join(self._story(finding))
         return (
             f"{finding.invariant} {title}: {finding.verdict}\n\n{story}\n\n"
             f"{finding.how}, {scenario.num_counted} operations (commits not counted)\n"
             f"scenario: {self._path(finding)}\n"
             f"replay:   {self._replay(finding)}"
         )
+
+    def _story(self, finding: Finding) -> list[str]:
+        """The scenario step by step, with block tables drawn."""
+        return list(self.subject.explain(self.registration, finding.scenario, Told()))
 
     def _path(self, finding: Finding) -> Path:
         return self.plan.counterexamples / self._file_name(finding.invariant)
@@ -258,6 +261,7 @@ class Assay:
                             "operations": finding.scenario.num_counted,
                             "how": finding.how,
                             "scenario": [drawn_operation(o) for o in finding.scenario.operations],
+                            "drawn": self._story(finding),
                             "file": str(self._path(finding)),
                             "replay": self._replay(finding),
                         }

@@ -24,6 +24,7 @@ from kvassay.harness.registry import (
     entry_points,
     find,
 )
+from kvassay.harness.report.command import report
 from kvassay.harness.scenario import BadScenario, text_of
 from kvassay.harness.session import without_inspection
 from kvassay.harness.showing import declared_values
@@ -42,6 +43,7 @@ app = typer.Typer(
 bench.command("serve")(serve)
 app.add_typer(bench, name="bench")
 app.command("gate")(gate)
+app.command("report")(report)
 app.command("sweep")(sweep)
 
 

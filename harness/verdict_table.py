@@ -27,18 +27,23 @@ STYLES = {
 }
 
 
-def merged(records: Iterable[Record]) -> Verdicts:
-    """The verdicts of the newest record of each implementation, suite and shape (records by age).
-
-    What one shape did not reach and another did is reached.
-    """
-    newest: dict[tuple[str | None, ...], Record] = {}
+def newest(records: Iterable[Record]) -> list[Record]:
+    """Of each implementation, suite and shape the newest record (records by age)."""
+    found: dict[tuple[str | None, ...], Record] = {}
     for record in records:
         subject, options = record.subject, record.options
         shape = options.get("num_blocks"), options.get("block_size")
-        newest[(subject.name, subject.kind, record.suite, *shape)] = record
+        found[(subject.name, subject.kind, record.suite, *shape)] = record
+    return list(found.values())
+
+
+def merged(records: Iterable[Record]) -> Verdicts:
+    """The verdicts of the newest records.
+
+    What one shape did not reach and another did is reached.
+    """
     judged: dict[tuple[str, str, str], set[Status]] = defaultdict(set)
-    for record in newest.values():
+    for record in newest(records):
         told: dict[str, list[Status]] = defaultdict(list)
         for entry in record.verdicts:
             told[entry.invariant].append(entry.status)

@@ -1,0 +1,107 @@
+"""The published pages of `results/`, as sections: their tables, and the charts beside them.
+
+A page is Markdown that a benchmark wrote; what is read of it are its tables, under the heading that
+stands before each. A page that is not there has no section.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
+MARKS = re.compile(r"[*`]+")
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page is about."""
+
+    file: str
+    heading: str
+    about: str
+
+
+PAGES = (
+    Page("ttft.md", "What reuse does to TTFT",
+         "Time to the first token inside a small engine (the rig), by how prompts share."),
+    Page("engine.md", "What reuse does to TTFT in vLLM",
+         "vLLM on a CPU, in process and over HTTP, prefix caching on and off; and what caching "
+         "costs where nothing is shared."),
+    Page("load_curves.md", "Latency against load",
+         "Rising open loops on live servers, until one saturates."),
+    Page("memory.md", "Memory waste",
+         "KV memory by the way it is reserved, on the lengths of public traces."),
+    Page("capacity.md", "Hits against capacity",
+         "What a cache of so many GiB hits of public traces."),
+    Page("replay.md", "Traces through managers",
+         "Hits, refusals and time of cache managers on public traces, beside policy and optimum."),
+    Page("virtual.md", "Traces in virtual time",
+         "Latency against arrival rate in virtual time, with its error against a real engine."),
+    Page("kill_matrix.md", "Planted faults",
+         "Which check convicts which planted fault, and how soon; controls that nothing convicts."),
+    Page("gate.md", "Errors of the gate",
+         "How often a gate fails what did not change, and passes what did."),
+    Page("agreement.md", "Beside another tool", "Latencies beside those of vllm bench serve."),
+    Page("calibration.md", "What the rounding budget sees",
+         "Planted errors of kernels, by context length."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a page."""
+
+    caption: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A page that is there."""
+
+    id: str
+    heading: str
+    about: str
+    tables: Sequence[Table]
+    image: str = ""
+    """A chart beside it, as a data URL."""
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def sections(folder: Path) -> Iterator[Section]:
+    """Those pages that are in the folder."""
+    for page in PAGES:
+        path = folder / page.file
+        if path.is_file():
+            id = path.stem.replace("_", "-")
+            found = list(tables(path.read_text("utf-8")))
+            yield Section(id, page.heading, page.about, found, _image(path.with_suffix(".png")))
+
+
+def tables(text: str) -> Iterator[Table]:
+    """Of a page in Markdown."""
+    caption, rows = "", list[list[str]]()
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("|"):
+            rows.append([_plain(cell) for cell in line.strip().strip("|").split("|")])
+            continue
+        if len(rows) > 2:
+            yield Table(caption, rows[0], rows[2:])
+        rows = []
+        if line.startswith("#"):
+            caption = _plain(line.lstrip("#"))
+
+
+def _plain(text: str) -> str:
+    return MARKS.sub("", LINK.sub(r"\1", text)).strip()
+
+
+def _image(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()

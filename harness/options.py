@@ -50,9 +50,9 @@ def add(parser: Any) -> None:
     )
     group.addoption(
         "--record",
+        action="append",
         metavar="DIR",
-        default=None,
-        help="write a record of each suite and implementation into this folder",
+        help="write a record of each suite and implementation into this folder; may be repeated",
     )
     group.addoption(
         "--counterexamples",

@@ -63,11 +63,13 @@ class Summary:
 
     def pytest_sessionfinish(self) -> None:
         """Write the records that ``--record`` asks for, in the process that sees all reports."""
-        folder = self.config.getoption("record")
-        if folder and not hasattr(self.config, "workerinput"):
-            for run in self.runs:
-                entries = self.entries[run["implementation"], run["suite"]]
-                write(record_of(run, entries), Path(folder))
+        folders = self.config.getoption("record") or []
+        if hasattr(self.config, "workerinput"):
+            return
+        for run in self.runs if folders else ():
+            record = record_of(run, self.entries[run["implementation"], run["suite"]])
+            for folder in folders:
+                write(record, Path(folder))
 
     # ---------------------------------------------------------------------------------- below it
 

@@ -215,12 +215,15 @@ def test_a_manager_alone_is_paired_and_that_is_told(pytester: pytest.Pytester) -
 
 
 def test_a_pair_of_two_names_passes_in_two_processes(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "--impl=paged", "--impl=torch", "-n2", f"--record={pytester.path}")
+    folders = pytester.path, pytester.path / "again"
+    kept = [f"--record={folder}" for folder in folders]
+    result = run(pytester, "--impl=paged", "--impl=torch", "-n2", *kept)
     assert result.ret == pytest.ExitCode.OK
     assert "named" not in result.stdout.str()
     result.stdout.fnmatch_lines(["paged+torch (Pair): 28 examples, *"])
-    (record,) = pytester.path.glob("*-paged+torch-integration-*.json")
-    assert '"kind": "Pair"' in record.read_text()
+    first, second = (list(folder.glob("*-paged+torch-integration-*.json")) for folder in folders)
+    assert '"kind": "Pair"' in first[0].read_text()
+    assert first[0].read_text() == second[0].read_text()
 
 
 def test_what_is_neither_manager_nor_kernel_is_a_usage_error(pytester: pytest.Pytester) -> None:

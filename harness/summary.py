@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvassay.harness import job_summary
 from kvassay.harness.record import write
 from kvassay.harness.recording import record_of
 from kvassay.harness.verdict import Status
@@ -62,14 +64,18 @@ class Summary:
             terminalreporter.write_line(line)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the records that ``--record`` asks for, in the process that sees all reports."""
+        """Records and a job's summary, where asked for, in the process that sees all reports."""
         folders = self.config.getoption("record") or []
-        if hasattr(self.config, "workerinput"):
+        asked = folders or os.environ.get(job_summary.VARIABLE)
+        if not asked or hasattr(self.config, "workerinput"):
             return
-        for run in self.runs if folders else ():
-            record = record_of(run, self.entries[run["implementation"], run["suite"]])
-            for folder in folders:
+        records = [
+            record_of(run, self.entries[run["implementation"], run["suite"]]) for run in self.runs
+        ]
+        for folder in folders:
+            for record in records:
                 write(record, Path(folder))
+        job_summary.append(records)
 
     # ---------------------------------------------------------------------------------- below it
 

@@ -1,0 +1,1 @@
+"""Files for repositories that assay their own cache in CI."""

@@ -36,9 +36,7 @@ USAGE_ERROR = 2
 LEAST_BESIDE_NAMES = 50
 """Columns for the rest of a listed line: a name is there to be copied, and never broken."""
 
-app = typer.Typer(
-    help="Assay paged KV caches and prefix caches.", no_args_is_help=True, add_completion=False
-)
+app = typer.Typer(help="Assay paged KV caches and prefix caches.", no_args_is_help=True)
 
 bench.command("serve")(serve)
 app.add_typer(bench, name="bench")

@@ -11,7 +11,10 @@ Two equal engines in one process differ, by 17 % as measured, for as long as the
 builds a pair of its own, in turned order; a round's ratio is the median of its requests', and the
 interval is one over rounds. *A/A* are rounds of two engines without caching: what ratio there is
 where there is nothing to find. Over HTTP (``--http ROUNDS``) the same engine is asked through its
-own server, for which its factory has ``serving``.
+own server, for which its factory has ``serving``. Ctrl-C keeps what was measured, as does a request
+that fails. What is shown is made of the records (`engine_page`).
+
+Exit status: 0, 1 if a request or a server failed, 2 for a wrong call, 130 if it was interrupted.
 """
 
 from __future__ import annotations
@@ -20,23 +23,22 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
-from math import comb
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.progress import Progress, TimeElapsedColumn
 
 from kvassay.harness.contract import Engine
-from kvassay.harness.environment import capture
+from kvassay.harness.environment import Environment, capture
 from kvassay.harness.load.generator import wanted
+from kvassay.harness.load.watching import INTERRUPTED as GAVE_UP
 from kvassay.harness.load.watching import Watcher
 from kvassay.harness.metrics.latency import TimeToFirstToken
-from kvassay.harness.metrics.metric import Measured
 from kvassay.harness.metrics.reading import cached_tokens
 from kvassay.harness.metrics.run import Run
 from kvassay.harness.metrics.timeline import Ending, Timeline
@@ -49,18 +51,30 @@ from kvassay.harness.workloads.branching import tree_of_thought
 from kvassay.harness.workloads.plan import Workload
 from kvassay.harness.workloads.sessions import multi_turn
 from kvassay.harness.workloads.sharing import few_shot, self_consistency, unrelated
+from kvassay.suites.benchmarks.arguments import positive
 from kvassay.suites.benchmarks.engine_answers import Answering
+from kvassay.suites.benchmarks.engine_page import (
+    FOUND,
+    INTENDED,
+    LOAD,
+    OFF,
+    ON,
+    SUITE,
+    UNRELATED,
+    page,
+    row_of,
+    table,
+    taxes,
+)
+from kvassay.suites.benchmarks.engine_page import loads as told_loads
 
-SUITE = "engine-ttft"
-USAGE_ERROR = 2
+FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130
 VOCABULARY = 1024
 BLOCK_SIZE = 32
 TTFT = TimeToFirstToken()
-CONFIDENCE = 0.95
-LEAST = 6
-"""Rounds of which an interval can be told."""
 WARM_UP = 10**6
 """A seed that no round has."""
+IN_PROCESS, A_A, OVER_HTTP = "in process", "in process, A/A", "HTTP"
 
 Workloads = Callable[[int], Workload]
 
@@ -94,7 +108,7 @@ SHARING: dict[str, Workloads] = {
     "multi-turn chat": _multi_turn,
     "self-consistency": _self_consistency,
     "tree of thought": _tree_of_thought,
-    "unrelated": _unrelated,
+    UNRELATED: _unrelated,
 }
 
 
@@ -105,13 +119,8 @@ class Pair:
     first: tuple[Timeline, ...]
     """With caching, unless it is A/A."""
     second: tuple[Timeline, ...]
-
-    @property
-    def ratio(self) -> float:
-        """First over second, request by request: the median."""
-        pairs = zip(self.first, self.second, strict=True)
-        times = [(TTFT.of(one), TTFT.of(other)) for one, other in pairs]
-        return median(one / other for one, other in times if one is not None and other)
+    load: float = 0.0
+    """Load average of the machine just before."""
 
 
 @dataclass(frozen=True)
@@ -145,36 +154,38 @@ class Played:
         known = [count for count in told if count is not None]
         return _share(self.caching, known) if len(known) == len(told) else None
 
-    @property
-    def ratios(self) -> list[float]:
-        """Time with caching over time without, by round."""
-        return [pair.ratio for pair in self.rounds]
-
 
 def _share(timelines: Sequence[Timeline], tokens: Sequence[int]) -> float:
     return sum(tokens) / sum(one.prompt_tokens for one in timelines)
 
 
-def interval(samples: Sequence[float]) -> tuple[float, float]:
-    """Where the median lies with 95 % confidence, whatever the distribution: order statistics.
+def _nothing(doing: str) -> None:
+    """Nobody looks."""
 
-    `ValueError` for fewer than six samples, which cannot say.
-    """
-    count, ordered = len(samples), sorted(samples)
-    tail, below = 0.0, -1
-    while tail + comb(count, below + 1) / 2**count <= (1 - CONFIDENCE) / 2:
-        below += 1
-        tail += comb(count, below) / 2**count
-    if below < 0:
-        raise ValueError(f"expected at least {LEAST} samples, got {count}")
-    return ordered[below], ordered[count - 1 - below]
+
+@dataclass
+class Kept:
+    """The pairs that there are so far, by way and workload."""
+
+    tell: Callable[[str], None] = _nothing
+    """Told of each workload, right before it is played; nothing is shown while it is."""
+    pairs: dict[tuple[str, str], list[Pair]] = field(default_factory=dict)
+
+    def played(self) -> Iterator[Played]:
+        """In the order in which they were first played."""
+        for (way, workload), rounds in self.pairs.items():
+            yield Played(way, workload, tuple(rounds))
 
 
 # ----------------------------------------------------------------------------------------- playing
 
 
 async def play(name: str, workload: Workload, engines: tuple[Engine, Engine]) -> Pair:
-    """Each request to both, one after the other, the first one by turns."""
+    """Each request to both, one after the other, the first one by turns.
+
+    `RuntimeError` for a request that is not complete, or has no token.
+    """
+    load = os.getloadavg()[0]
     clock = asyncio.get_running_loop().time
     watchers = [Watcher(Answering(engine, workload), clock) for engine in engines]
     seen: tuple[list[Timeline], list[Timeline]] = ([], [])
@@ -182,48 +193,54 @@ async def play(name: str, workload: Workload, engines: tuple[Engine, Engine]) ->
         for place in (0, 1) if number % 2 else (1, 0):
             hit = one.hit(BLOCK_SIZE) if place == 0 else 0
             timeline = await watchers[place].watch(wanted(one, clock(), hit))
-            if timeline.ending is not Ending.COMPLETE:
-                raise RuntimeError(f"{name}: {one.name}: {timeline.ending}: {timeline.error}")
+            if timeline.error == GAVE_UP:  # the watcher does not pass that on
+                raise asyncio.CancelledError
+            if timeline.ending is not Ending.COMPLETE or TTFT.of(timeline) is None:
+                problem = timeline.error or "no token"
+                raise RuntimeError(f"{name}: {one.name}: {timeline.ending}: {problem}")
             seen[place].append(timeline)
-    return Pair(tuple(seen[0]), tuple(seen[1]))
+    return Pair(tuple(seen[0]), tuple(seen[1]), load)
 
 
 async def play_all(
-    names: Sequence[str], engines: tuple[Engine, Engine], round: int
-) -> dict[str, Pair]:
+    way: str, names: Sequence[str], engines: tuple[Engine, Engine], round: int, kept: Kept
+) -> None:
     """The workloads, with tokens of this round; what comes first only warms up."""
     await play("warm-up", _unrelated(WARM_UP), engines)
-    return {
-        name: await play(name, SHARING[name](len(SHARING) * round + number), engines)
-        for number, name in enumerate(names)
-    }
+    for name in names:
+        kept.tell(f"{way}, round {round + 1}: {name}")
+        workload = SHARING[name](len(SHARING) * round + tuple(SHARING).index(name))
+        pair = await play(name, workload, engines)
+        kept.pairs.setdefault((way, name), []).append(pair)
 
 
 def in_process(
-    entry: Registration, names: Sequence[str], rounds: int, threads: int | None, caching: bool
-) -> list[Played]:
-    """A pair of engines for each round in this process; without `caching` it is A/A."""
-    found: list[dict[str, Pair]] = []
+    entry: Registration, names: Sequence[str], rounds: int, threads: int, kept: Kept, way: str
+) -> None:
+    """A pair of engines for each round in this process; neither has caching if it is A/A."""
     for round in range(rounds):
         built: dict[int, Any] = {}
         try:
             for place in (0, 1) if round % 2 else (1, 0):
-                on = caching and place == 0
+                on = way != A_A and place == 0
                 options = {"prefix_caching": on, "block_size": BLOCK_SIZE, "threads": threads}
                 built[place] = entry.build(**options)
-            found.append(asyncio.run(play_all(names, (built[0], built[1]), round)))
+            asyncio.run(play_all(way, names, (built[0], built[1]), round, kept))
         finally:
             for engine in built.values():
                 engine.close()
-    return _by_workload("in process" if caching else "in process, A/A", found)
 
 
-def over_http(entry: Registration, rounds: int, threads: int | None) -> list[Played]:
-    """Two servers for each round, each in processes of its own."""
+def served_by(entry: Registration) -> Any:
+    """What starts the engine's server; `Unavailable` if it has none."""
     serving = getattr(entry.factory, "serving", None)
     if serving is None:
         raise Unavailable(f"{entry.name} cannot be asked over HTTP: its factory has no `serving`")
-    found = []
+    return serving
+
+
+def over_http(serving: Any, names: Sequence[str], rounds: int, threads: int, kept: Kept) -> None:
+    """Two servers for each round, each in processes of its own."""
     for round in range(rounds):
         with ExitStack() as servers:
             options = {"block_size": BLOCK_SIZE, "threads": threads}
@@ -231,111 +248,51 @@ def over_http(entry: Registration, rounds: int, threads: int | None) -> list[Pla
                 place: servers.enter_context(serving(prefix_caching=place == 0, **options))
                 for place in ((0, 1) if round % 2 else (1, 0))
             }
-            found.append(asyncio.run(_ask([served[0], served[1]], round)))
-    return _by_workload("HTTP", found)
+            asyncio.run(_ask([served[0], served[1]], names, round, kept))
 
 
-async def _ask(served: Sequence[Any], round: int) -> dict[str, Pair]:
+async def _ask(served: Sequence[Any], names: Sequence[str], round: int, kept: Kept) -> None:
     async with AsyncExitStack() as clients:
         transports = [await clients.enter_async_context(HTTP(one.url)) for one in served]
         first, second = (
             OpenAIEngine(transport, one.model)
             for transport, one in zip(transports, served, strict=True)
         )
-        return await play_all(tuple(SHARING), (first, second), round)
+        await play_all(OVER_HTTP, names, (first, second), round, kept)
 
 
-def _by_workload(way: str, rounds: Sequence[dict[str, Pair]]) -> list[Played]:
-    names = rounds[0] if rounds else ()
-    return [Played(way, name, tuple(found[name] for found in rounds)) for name in names]
+# ----------------------------------------------------------------------------------------- records
 
 
-# ----------------------------------------------------------------------------------------- showing
-
-
-def _ttft(timelines: Sequence[Timeline]) -> Measured:
-    return TTFT.measure(Run(tuple(timelines)))
-
-
-def table(played: Sequence[Played]) -> Table:
-    """A row for each workload and way to ask."""
-    shown = Table(show_edge=False, pad_edge=False)
-    headings = ("", "requests", "hits intended, %", "hits, %", "on p50", "on p90", "off p50")
-    for heading in (*headings, "off p90", "on / off", "95 %"):
-        shown.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    for one in played:
-        shown.add_row(
-            f"{one.workload}, {one.way}",
-            str(len(one.caching)),
-            f"{100 * one.intended:.2f}",
-            _percent(one.found),
-            *(_milliseconds(one.caching, percent) for percent in (50, 90)),
-            *(_milliseconds(one.plain, percent) for percent in (50, 90)),
-            f"{median(one.ratios):.3f}",
-            _interval(one.ratios),
-        )
-    return shown
-
-
-def _interval(ratios: Sequence[float]) -> str:
-    if len(ratios) < LEAST:
-        return f"too few rounds: {len(ratios)}"
-    low, high = interval(ratios)
-    return f"{low:.3f} to {high:.3f}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.2f}"
-
-
-def _milliseconds(timelines: Sequence[Timeline], percent: float) -> str:
-    value = _ttft(timelines).percentile(percent)
-    return "-" if value is None else f"{1e3 * value:.2f}"
-
-
-def tax(one: Played) -> str:
-    """In words."""
-    return (
-        f"tax of prefix caching at 0 % hits, {one.way}: on / off {median(one.ratios):.3f} "
-        f"({_interval(one.ratios)}) of the time to the first token"
-    )
-
-
-def record_of(entry: Registration, one: Played, options: dict[str, str]) -> Record:
-    """One row's record."""
-    metrics = [
-        Metric(
-            name=name,
-            unit=found.unit,
-            direction=found.direction,
-            value=found.value,
-            samples=list(found.samples),
-        )
-        for name, found in (
-            ("ttft, caching on", _ttft(one.caching)),
-            ("ttft, caching off", _ttft(one.plain)),
-        )
-    ]
-    shares = {"hit rate": one.found, "hit rate, intended": one.intended}
-    metrics += [
-        Metric(name=name, unit="1", direction=Direction.NEITHER, value=value)
-        for name, value in shares.items()
-    ]
-    ratio = Metric(
-        name="ttft, on / off",
-        unit="1",
-        direction=Direction.LOWER,
-        value=median(one.ratios),
-        samples=one.ratios,
-    )
+def record_of(
+    entry: Registration, one: Played, environment: Environment, options: dict[str, str]
+) -> Record:
+    """One row's record; what is shown is made of it."""
+    times = {ON: one.caching, OFF: one.plain}
+    measured = {name: TTFT.measure(Run(timelines)) for name, timelines in times.items()}
+    shares = {FOUND: one.found, INTENDED: one.intended}
+    loads = [pair.load for pair in one.rounds]
     return Record(
         suite=SUITE,
         subject=subject_of(entry),
-        environment=capture(seed="0"),
+        environment=environment,
         options=options | {"way": one.way, "workload": one.workload},
-        counters={"requests": len(one.caching)},
-        metrics=[*metrics, ratio],
+        counters={"requests": len(one.caching), "rounds": len(one.rounds)},
+        metrics=[
+            *(
+                _metric(name, found.unit, found.direction, found.value, found.samples)
+                for name, found in measured.items()
+            ),
+            *(_metric(name, "1", Direction.NEITHER, value) for name, value in shares.items()),
+            _metric(LOAD, "1", Direction.NEITHER, median(loads), loads),
+        ],
     )
+
+
+def _metric(
+    name: str, unit: str, direction: Direction, value: float | None, samples: Sequence[float] = ()
+) -> Metric:
+    return Metric(name=name, unit=unit, direction=direction, value=value, samples=list(samples))
 
 
 # ------------------------------------------------------------------------------------ command line
@@ -346,40 +303,113 @@ def _parser() -> argparse.ArgumentParser:
         prog="kvassay bench engine", description=__doc__.splitlines()[0] if __doc__ else ""
     )
     parser.add_argument("--engine", default="vllm-engine", help="(vllm-engine)")
-    parser.add_argument("--rounds", type=int, default=8, help="in process (8)")
+    parser.add_argument("--workload", action="append", choices=SHARING, help="only this; repeat")
+    parser.add_argument("--rounds", type=positive, default=8, help="in process (8)")
     parser.add_argument("--http", type=int, default=0, metavar="ROUNDS", help="over HTTP (0)")
-    parser.add_argument("--threads", type=int, default=1, help="of a step (1)")
+    parser.add_argument("--threads", type=positive, default=1, help="of a step (1)")
     parser.add_argument("--record", type=Path, help="folder for a record of each row")
+    parser.add_argument("--page", type=Path, help="file for the records as a page; not if partial")
     return parser
+
+
+@dataclass
+class Bench:
+    """What is measured, and what there is of it so far."""
+
+    entry: Registration
+    names: tuple[str, ...]
+    rounds: int
+    http: int
+    threads: int
+    serving: Any = None
+    """What starts a server, if it is asked over HTTP."""
+    kept: Kept = field(default_factory=Kept)
+
+    @property
+    def parts(self) -> int:
+        """Workloads to play, over all rounds and ways."""
+        same = UNRELATED in self.names
+        return self.rounds * (len(self.names) + same) + self.http * len(self.names)
+
+    def run(self) -> None:
+        """All of it."""
+        in_process(self.entry, self.names, self.rounds, self.threads, self.kept, IN_PROCESS)
+        if UNRELATED in self.names:
+            same = (UNRELATED,)
+            in_process(self.entry, same, self.rounds, self.threads, self.kept, A_A)
+        if self.serving is not None:
+            over_http(self.serving, self.names, self.http, self.threads, self.kept)
+
+    def shown(self, progress: Progress) -> None:
+        """Tell the bar of each part; it draws then, and at no other time."""
+        bar = progress.add_task("building engines", total=self.parts)
+
+        def tell(doing: str) -> None:
+            done = sum(map(len, self.kept.pairs.values()))
+            progress.update(bar, description=doing, completed=done, refresh=True)
+
+        self.kept.tell = tell
+
+
+def _bench(options: argparse.Namespace) -> Bench:
+    (entry,) = (one for one in find(options.engine) if one.kind is Engine)
+    serving = served_by(entry) if options.http else None
+    names = tuple(options.workload or SHARING)
+    return Bench(entry, names, options.rounds, options.http, options.threads, serving)
+
+
+def _run(bench: Bench) -> int:
+    """All rounds; the exit status."""
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+    # A thread that draws would take its time from what is measured.
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as progress:
+        bench.shown(progress)
+        try:
+            bench.run()
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            return FAILED
+    return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """From the command line; the exit status."""
-    options = _parser().parse_args(arguments)
-    load = os.getloadavg()[0]
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.page is not None and options.record is None:
+        parser.error("--page is made of records: expected --record, too")
     try:
-        (entry,) = (one for one in find(options.engine) if one.kind is Engine)
-        shared, threads = tuple(SHARING), options.threads
-        played = in_process(entry, shared, options.rounds, threads, caching=True)
-        played += in_process(entry, shared[-1:], options.rounds, threads, caching=False)
-        if options.http:
-            played += over_http(entry, options.http, threads)
+        bench = _bench(options)
     except (UnknownImplementation, Unavailable, ValueError) as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
-    console = Console()
-    shown = table(played)
+    environment = capture(seed="0")
+    status = _run(bench)
+    asked = {name: str(getattr(options, name)) for name in ("rounds", "http", "threads")}
+    asked |= {"block_size": str(BLOCK_SIZE), "complete": "no" if status else "yes"}
+    records = [
+        record_of(bench.entry, one, environment, asked | {"row": str(number)})
+        for number, one in enumerate(bench.kept.played())
+    ]
+    if records:
+        _show(records)
+    for record in records if options.record is not None else ():
+        write(record, options.record)
+    if options.page is not None and not status:
+        options.page.write_text(page(records), encoding="utf-8")
+    return status
+
+
+def _show(records: Sequence[Record]) -> None:
+    rows = [row_of(record) for record in records]
+    console, shown = Console(), table(rows)
     console.width = max(console.width, Console(width=1000).measure(shown).maximum)
     console.print(shown)
-    for one in played:
-        if one.workload == "unrelated":
-            console.print(tax(one))
-    console.print(f"milliseconds; load average before: {load:.1f}")
-    for one in played:
-        if options.record is not None:
-            asked = {name: str(getattr(options, name)) for name in ("rounds", "http", "threads")}
-            write(record_of(entry, one, asked | {"load": f"{load:.2f}"}), options.record)
-    return 0
+    for line in taxes(rows):
+        console.print(line)
+    console.print(f"milliseconds; {told_loads(rows)}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,11 @@ import pytest
 
 from kvassay.harness.contract import Engine, GenerationRequest, TokenEvent
 from kvassay.harness.metrics.timeline import UNSEEN
-from kvassay.harness.record import read_all
+from kvassay.harness.record import BadRecord, read_all
 from kvassay.harness.registry import implementation
 from kvassay.harness.workloads.branching import tree_of_thought
 from kvassay.harness.workloads.sessions import agents, multi_turn
-from kvassay.suites.benchmarks import engine_answers, engine_ttft
+from kvassay.suites.benchmarks import engine_answers, engine_page, engine_ttft
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -119,18 +122,22 @@ def test_answers_without_ids_cannot_be_gone_on_with() -> None:
     ("count", "places"), [(6, (0, 5)), (8, (0, 7)), (9, (1, 7)), (20, (5, 14))]
 )
 def test_the_interval_of_a_median(count: int, places: tuple[int, int]) -> None:
-    assert engine_ttft.interval([float(n) for n in range(count)][::-1]) == places
+    assert engine_page.interval([float(n) for n in range(count)][::-1]) == places
 
 
 def test_too_few_rounds_have_no_interval() -> None:
     with pytest.raises(ValueError, match="at least 6 samples, got 5"):
-        engine_ttft.interval([1.0] * 5)
+        engine_page.interval([1.0] * 5)
 
 
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
     command = ["--engine", "known-engine", "--rounds", "1", "--record", str(tmp_path), *more]
     status = engine_ttft.main(command)
     return status, capsys.readouterr().out
+
+
+def rows(tmp_path: Path) -> list[engine_page.Row]:
+    return [engine_page.row_of(one) for one in engine_page.newest(read_all([tmp_path]))]
 
 
 def test_hits_are_those_that_are_intended(
@@ -141,11 +148,74 @@ def test_hits_are_those_that_are_intended(
     assert status == 0
     assert "tax of prefix caching at 0 % hits, in process: on / off 1.000" in said
     assert "A/A: on / off 1.000 (too few rounds: 1)" in " ".join(said.split())
-    for one in read_all([tmp_path]):
-        values = {metric.name: metric.value for metric in one.metrics}
-        assert values["hit rate"] == values["hit rate, intended"]
-        faster = values["ttft, on / off"] < 0.6
-        assert faster == (one.options["workload"] != "unrelated")
+    found = rows(tmp_path)
+    assert [one.workload for one in found] == [*engine_ttft.SHARING, "unrelated"]
+    for one in found:
+        assert one.found == one.intended
+        assert (one.ratios[0] < 0.6) == (one.workload != "unrelated")
+
+
+def test_the_page_is_made_of_the_times_in_the_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(Caching)
+    page = tmp_path / "engine.md"
+    assert run(tmp_path, capsys, "--rounds", "6", "--page", str(page))[0] == 0
+    text = page.read_text()
+    assert engine_page.page(engine_page.newest(read_all([tmp_path]))) == text
+    (line,) = (one for one in text.splitlines() if one.startswith("| few-shot, in process |"))
+    # 576 tokens of which 512 are found, a second each: but for the first, which finds nothing.
+    assert line.split(" | ")[1:5] == ["6", "96", "83.33", "83.33"]
+    assert float(line.split(" | ")[5]) == pytest.approx(64000, rel=1e-3)
+    assert line.endswith(" | 0.111 | 0.111 to 0.111 |")
+    assert "A/A: on / off 1.000 (1.000 to 1.000)" in text
+
+
+def test_a_slower_engine_is_told_by_how_much(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Taxed(Forgetful):
+        """Caching costs half a second for each second of a prompt."""
+
+        async def stream(self, request: GenerationRequest) -> AsyncIterator[TokenEvent]:
+            late = len(request.prompt) / 2 if self.caching else 0
+            async for event in super().stream(request):
+                yield replace(event, time=event.time + late)
+
+    register(Taxed)
+    page = tmp_path / "engine.md"
+    arguments = ("--rounds", "6", "--workload", "unrelated", "--page", str(page))
+    assert run(tmp_path, capsys, *arguments)[0] == 0
+    tax = "Tax of prefix caching at 0 % hits, in process: on / off 1.500 (1.500 to 1.500)"
+    (line,) = (line for line in page.read_text().splitlines() if line.startswith(tax))
+    (change,) = re.findall(r"medians \+(.*) ms\.", line)
+    assert float(change) == pytest.approx(288_000, rel=1e-3)
+    assert "in process, A/A: on / off 1.000 (1.000 to 1.000)" in page.read_text()
+
+
+def test_the_page_is_of_one_complete_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(Caching)
+    run(tmp_path, capsys, "--workload", "unrelated")
+    stored = read_all([tmp_path])
+    later = stored[0].environment.model_copy(update={"time": "2999-01-01T00:00:00+00:00"})
+    options = stored[0].options | {"complete": "no"}
+    partial = stored[0].model_copy(update={"environment": later, "options": options})
+    assert engine_page.newest([*stored, partial]) == sorted(
+        stored, key=lambda one: one.options["row"]
+    )
+
+
+def test_samples_that_are_no_whole_rounds_are_no_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(Caching)
+    run(tmp_path, capsys, "--workload", "unrelated")
+    record = read_all([tmp_path])[0]
+    broken = record.model_copy(update={"counters": {"requests": 24, "rounds": 7}})
+    with pytest.raises(BadRecord, match="7 equal rounds"):
+        engine_page.row_of(broken)
 
 
 def test_a_cache_that_finds_nothing_shows(
@@ -153,29 +223,63 @@ def test_a_cache_that_finds_nothing_shows(
 ) -> None:
     register(Forgetful)
     run(tmp_path, capsys)
-    shared = [one for one in read_all([tmp_path]) if one.options["workload"] != "unrelated"]
+    shared = [one for one in rows(tmp_path) if one.workload != "unrelated"]
     assert shared
     for one in shared:
-        values = {metric.name: metric.value for metric in one.metrics}
-        assert values["hit rate"] == 0 < values["hit rate, intended"]
+        assert one.found == 0 < one.intended
 
 
-def test_a_failed_request_ends_the_measurement(
+def test_a_failed_request_ends_the_measurement_and_keeps_what_there_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Broken(Caching):
+    class Breaking(Caching):
         async def stream(self, request: GenerationRequest) -> AsyncIterator[TokenEvent]:
-            yield TokenEvent(request.request, (1,), 0.0)
+            if request.request == "c0t0":  # of the second workload
+                yield TokenEvent(request.request, (1,), 0.0)
+            else:
+                async for event in super().stream(request):
+                    yield event
 
-    register(Broken)
-    with pytest.raises(RuntimeError, match="truncated"):
-        run(tmp_path, capsys)
+    register(Breaking)
+    command = ["--engine", "known-engine", "--record", str(tmp_path)]
+    page = ["--page", str(tmp_path / "engine.md")]
+    assert engine_ttft.main([*command, *page]) == engine_ttft.FAILED
+    assert "multi-turn chat: c0t0: truncated" in capsys.readouterr().err
+    (kept,) = read_all([tmp_path])
+    assert (kept.options["workload"], kept.options["complete"]) == ("few-shot", "no")
+    assert not (tmp_path / "engine.md").exists()
 
 
-def test_says_when_an_engine_cannot_be_asked_over_http(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_ctrl_c_keeps_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class Interrupted(Caching):
+        async def stream(self, request: GenerationRequest) -> AsyncIterator[TokenEvent]:
+            if request.request == "c0t0":
+                signal.raise_signal(signal.SIGINT)
+                await asyncio.sleep(60)
+            async for event in super().stream(request):
+                yield event
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored
+    register(Interrupted)
+    try:
+        status, said = run(tmp_path, capsys)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert status == engine_ttft.INTERRUPTED
+    assert "few-shot, in process" in said
+    (kept,) = read_all([tmp_path])
+    assert (kept.options["workload"], kept.options["complete"]) == ("few-shot", "no")
+    monkeypatch.setattr(engine_page, "RECORDS", tmp_path)
+    assert engine_page.main([]) == engine_page.USAGE_ERROR
+    assert "no record" in capsys.readouterr().err
+
+
+def test_says_when_an_engine_cannot_be_asked_over_http(capsys: pytest.CaptureFixture[str]) -> None:
     register(Caching)
     command = ["--engine", "known-engine", "--rounds", "1", "--http", "1"]
     assert engine_ttft.main(command) == engine_ttft.USAGE_ERROR
-    assert "no `serving`" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "no `serving`" in shown.err
+    assert shown.out == ""  # it is said before anything is measured

@@ -19,7 +19,8 @@ from statistics import median
 import numpy as np
 from rich.table import Table
 
-from kvassay.harness.record import BadRecord, Record, read_all
+from kvassay.harness.record import BadRecord, Record
+from kvassay.suites.benchmarks.stored import is_stored, stored
 
 SUITE = "engine-ttft"
 RESULTS = Path(__file__).parents[2] / "results"
@@ -92,18 +93,6 @@ def row_of(record: Record) -> Row:
         metrics[INTENDED].value or 0.0,
         tuple(metrics[LOAD].samples),
     )
-
-
-def newest(records: Iterable[Record]) -> list[Record]:
-    """The records of the last complete run; those of one run have one environment."""
-    ours = [
-        record
-        for record in records
-        if record.suite == SUITE and record.options["complete"] == "yes"
-    ]
-    last = max((record.environment.time for record in ours), default=None)
-    found = [record for record in ours if record.environment.time == last]
-    return sorted(found, key=lambda record: int(record.options["row"]))
 
 
 # ----------------------------------------------------------------------------------------- showing
@@ -241,17 +230,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="compare with what is stored")
     options = parser.parse_args(arguments)
     try:
-        records = newest(read_all([RECORDS]))
-        if not records:
-            raise BadRecord(f"{RECORDS}: no record of `kvassay bench engine`")
-        text = page(records)
+        text = page(stored(RECORDS, SUITE))
     except BadRecord as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
     if options.check:
-        same = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text
-        print("the stored page is what the records say" if same else f"{PAGE.name} is another")
-        return 0 if same else 1
+        return 0 if is_stored(text, PAGE) else 1
     PAGE.write_text(text, encoding="utf-8")
     return 0
 

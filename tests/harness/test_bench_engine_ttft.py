@@ -19,6 +19,7 @@ from kvassay.harness.registry import implementation
 from kvassay.harness.workloads.branching import tree_of_thought
 from kvassay.harness.workloads.sessions import agents, multi_turn
 from kvassay.suites.benchmarks import engine_answers, engine_page, engine_ttft
+from kvassay.suites.benchmarks.stored import newest
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -137,7 +138,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple
 
 
 def rows(tmp_path: Path) -> list[engine_page.Row]:
-    return [engine_page.row_of(one) for one in engine_page.newest(read_all([tmp_path]))]
+    return [engine_page.row_of(one) for one in newest(read_all([tmp_path]), engine_page.SUITE)]
 
 
 def test_hits_are_those_that_are_intended(
@@ -162,7 +163,7 @@ def test_the_page_is_made_of_the_times_in_the_records(
     page = tmp_path / "engine.md"
     assert run(tmp_path, capsys, "--rounds", "6", "--page", str(page))[0] == 0
     text = page.read_text()
-    assert engine_page.page(engine_page.newest(read_all([tmp_path]))) == text
+    assert engine_page.page(newest(read_all([tmp_path]), engine_page.SUITE)) == text
     (line,) = (one for one in text.splitlines() if one.startswith("| few-shot, in process |"))
     # 576 tokens of which 512 are found, a second each: but for the first, which finds nothing.
     assert line.split(" | ")[1:5] == ["6", "96", "83.33", "83.33"]
@@ -202,7 +203,7 @@ def test_the_page_is_of_one_complete_run(
     later = stored[0].environment.model_copy(update={"time": "2999-01-01T00:00:00+00:00"})
     options = stored[0].options | {"complete": "no"}
     partial = stored[0].model_copy(update={"environment": later, "options": options})
-    assert engine_page.newest([*stored, partial]) == sorted(
+    assert newest([*stored, partial], engine_page.SUITE) == sorted(
         stored, key=lambda one: one.options["row"]
     )
 
@@ -273,7 +274,7 @@ def test_ctrl_c_keeps_what_was_measured(
     assert (kept.options["workload"], kept.options["complete"]) == ("few-shot", "no")
     monkeypatch.setattr(engine_page, "RECORDS", tmp_path)
     assert engine_page.main([]) == engine_page.USAGE_ERROR
-    assert "no record" in capsys.readouterr().err
+    assert "no complete run" in capsys.readouterr().err
 
 
 def test_says_when_an_engine_cannot_be_asked_over_http(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,9 @@ BENCHMARKS = {
     "rig": Benchmark("rig", "time to the first token inside a small engine, by how prompts share"),
     "engine": Benchmark("engine_ttft", "time to the first token of vLLM, by how prompts share"),
     "virtual": Benchmark("virtual", "a trace in virtual time: latency against arrival rate"),
+    "curve": Benchmark(
+        "load_curves", "latency and goodput by arrival rate, until servers saturate"
+    ),
     "agreement": Benchmark("agreement", "latencies beside those of vllm bench serve"),
     "kernels": Benchmark("kernels.__main__", "attention kernels beside their roofline"),
 }

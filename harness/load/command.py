@@ -85,7 +85,7 @@ def serve(
             warm_up=_warm_up(load, warm_up, salt, vocabulary),
             at_once=at_once,
             limits=Limits(stall_limit, time_limit),
-            objectives=_objectives(slo or []),
+            objectives=objectives(slo or []),
             block_size=None if chat else block_size,
         )
         console = Console()
@@ -162,7 +162,8 @@ def _warm_up(load: Load, count: int, salt: int, vocabulary: int) -> Workload | N
     return replace(few, requests=salted(few.requests, salt + 1, vocabulary)) if count else None
 
 
-def _objectives(given: list[str]) -> dict[str, float]:
+def objectives(given: list[str]) -> dict[str, float]:
+    """Limits in seconds by metric, of ``ttft=0.5`` and the like; `ValueError` for others."""
     from kvassay.harness.metrics.rates import OBJECTIVES
 
     found = {}

@@ -51,7 +51,7 @@ from kvassay.harness.workloads.branching import tree_of_thought
 from kvassay.harness.workloads.plan import Workload
 from kvassay.harness.workloads.sessions import multi_turn
 from kvassay.harness.workloads.sharing import few_shot, self_consistency, unrelated
-from kvassay.suites.benchmarks.arguments import positive
+from kvassay.suites.benchmarks.arguments import positive, served_by
 from kvassay.suites.benchmarks.engine_answers import Answering
 from kvassay.suites.benchmarks.engine_page import (
     FOUND,
@@ -229,14 +229,6 @@ def in_process(
         finally:
             for engine in built.values():
                 engine.close()
-
-
-def served_by(entry: Registration) -> Any:
-    """What starts the engine's server; `Unavailable` if it has none."""
-    serving = getattr(entry.factory, "serving", None)
-    if serving is None:
-        raise Unavailable(f"{entry.name} cannot be asked over HTTP: its factory has no `serving`")
-    return serving
 
 
 def over_http(serving: Any, names: Sequence[str], rounds: int, threads: int, kept: Kept) -> None:

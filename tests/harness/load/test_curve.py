@@ -79,7 +79,7 @@ def test_saturation_is_where_the_capacity_is() -> None:
     saturated_at = min(one.rate for one in points if one.saturated)
     assert 0.8 * CAPACITY < kept_up < saturated_at < 1.25 * CAPACITY
     assert values(points[2])["departure_rate"] == pytest.approx(CAPACITY, rel=0.01)
-    assert points[2].saturated.startswith("departures 10/s of arrivals 1")
+    assert points[2].saturated.startswith("departures 9.9")
 
 
 def test_a_queue_grows_as_fast_as_arrivals_exceed_the_capacity() -> None:

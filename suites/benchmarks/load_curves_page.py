@@ -1,0 +1,298 @@
+"""Load curves as a table, a page and a chart, from records alone.
+
+``python -m kvassay.suites.benchmarks.load_curves_page`` writes `results/load_curves.md` and
+`results/load_curves.png` from the last complete run in `results/load_curves` (`kvassay bench curve
+--record results/load_curves`); ``--check`` says whether the stored page is the one that it makes.
+Percentiles are of all requests: one that is not complete counts as one that takes for ever, and a
+percentile that falls on such a request has no number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from kvassay.harness.load.saturation import GROWS, KEPT_UP, LEAST, METRICS, verdict
+from kvassay.harness.metrics.metric import Measured, Per
+from kvassay.harness.record import BadRecord, Record
+from kvassay.suites.benchmarks.stored import is_stored, stored
+
+SUITE = "load-curve"
+LOAD = "load average"
+RESULTS = Path(__file__).parents[2] / "results"
+RECORDS, PAGE, CHART = (
+    RESULTS / "load_curves",
+    RESULTS / "load_curves.md",
+    RESULTS / "load_curves.png",
+)
+ENDINGS = ("requests_complete", "requests_cancelled", "requests_failed", "requests_truncated")
+USAGE_ERROR = 2
+
+
+@dataclass(frozen=True)
+class Point:
+    """One server at one rate, as its record says."""
+
+    server: str
+    rate: float
+    """Requests per second, of the process."""
+    counts: tuple[int, ...]
+    """Requests by `ENDINGS`."""
+    values: dict[str, float | None]
+    """By the tag of a metric."""
+    samples: dict[str, tuple[float, ...]]
+
+    @property
+    def requests(self) -> int:
+        """All of them."""
+        return sum(self.counts)
+
+    @property
+    def saturated(self) -> str:
+        """Why the server is; empty if it kept up."""
+        return verdict(*(self.values[metric.tag] for metric in METRICS))
+
+    def percentile(self, tag: str, percent: float) -> float | None:
+        """Of all requests, in seconds; None where it falls on one that is not complete."""
+        lost = self.requests - self.counts[0]
+        known = Measured(tag, "s", METRICS[0].direction, Per.REQUEST, None, self.samples[tag], lost)
+        return known.percentile_of_all(percent)
+
+
+def point_of(record: Record) -> Point:
+    """What a record says."""
+    return Point(
+        record.options["server"],
+        float(record.options["rate"]),
+        tuple(record.counters[tag] for tag in ENDINGS),
+        {one.name: one.value for one in record.metrics},
+        {one.name: tuple(one.samples) for one in record.metrics},
+    )
+
+
+# ----------------------------------------------------------------------------------------- showing
+
+HEADINGS = (
+    *("server", "rate, 1/s", "arrivals, 1/s", "complete", "given up", "failed"),
+    *("departures, 1/s", "tokens, 1/s", "hits, %", "ttft p50, ms", "ttft p99, ms"),
+    *("tpot p50, ms", "tpot p99, ms", "goodput, 1/s", "saturated"),
+)
+
+
+def cells(point: Point) -> list[str]:
+    """A line of the table."""
+    complete, cancelled, failed, truncated = point.counts
+    values = point.values
+    hits = values["hit_rate"]
+    return [
+        point.server,
+        f"{point.rate:g}",
+        _number(values["arrival_rate"]),
+        str(complete),
+        str(cancelled),
+        str(failed + truncated),
+        _number(values["departure_rate"]),
+        _number(values["output_throughput"]),
+        "-" if hits is None else f"{100 * hits:.1f}",
+        *(_milliseconds(point, tag, percent) for tag in ("ttft", "tpot") for percent in (50, 99)),
+        _number(values["goodput"]),
+        point.saturated or "no",
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _milliseconds(point: Point, tag: str, percent: float) -> str:
+    value = point.percentile(tag, percent)
+    return "never" if value is None else f"{1e3 * value:.1f}"
+
+
+def in_order(points: Sequence[Point]) -> list[Point]:
+    """By server, in the order in which they were first measured, and rate."""
+    servers = list(dict.fromkeys(point.server for point in points))
+    return sorted(points, key=lambda point: (servers.index(point.server), point.rate))
+
+
+def table(points: Sequence[Point]) -> Table:
+    """A row for each point."""
+    shown = Table(show_edge=False, pad_edge=False)
+    for heading in HEADINGS:
+        left = heading in ("server", "saturated")
+        shown.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for point in in_order(points):
+        shown.add_row(*cells(point))
+    return shown
+
+
+def found(points: Sequence[Point]) -> Iterator[str]:
+    """Where each server saturates, in words."""
+    for server in dict.fromkeys(point.server for point in points):
+        own = [point for point in points if point.server == server]
+        kept_up = [point.rate for point in own if not point.saturated]
+        not_kept_up = [point.rate for point in own if point.saturated]
+        departures = [point.values["departure_rate"] or 0.0 for point in own]
+        most = f"{max(departures):.3g} departures per second at most"
+        if not not_kept_up:
+            yield f"{server}: not saturated at {max(kept_up):g} requests per second; {most}"
+        elif not kept_up:
+            yield f"{server}: saturated at {min(not_kept_up):g} requests per second already; {most}"
+        else:
+            between = f"between {max(kept_up):g} and {min(not_kept_up):g} requests per second"
+            yield f"{server}: saturates {between}; {most}"
+
+
+TEXT = """# Load curves of vLLM, prefix caching on and off
+
+Made by `python -m kvassay.suites.benchmarks.load_curves_page` from the records in
+`results/load_curves`, which hold the time of every request (`kvassay bench curve --record
+results/load_curves`). {subject} {version}, torch {torch}, Python {python}; {processor}, {cores}
+cores, {threads} thread a step; {time}. Load average behind the points: {least:.1f} to {most:.1f},
+the measurement included.
+
+{found}
+
+| {head} |
+| {rule} |
+{body}
+
+![latency, throughput and goodput by arrival rate]({chart})
+
+- An open loop: Poisson arrivals that wait for no server, the same prompts at the same times for
+  both servers, which take turns. Prompts are of the workload `{workload}` ({settings}), token ids
+  renamed for each rate, so that no cache has seen them; the first prompts of a rate find nothing.
+- *Saturated*: departures below {kept_up:g} of the arrivals, or end-to-end latency that grows by
+  more than {grows:g} s per second of arrivals. Both rates leave out the edges of the run
+  (`harness/load/saturation.py` has the formulae, and how often the verdict errs: with {requests}
+  requests, a load of 0.9 of the capacity is called saturated in 9 % of runs, one of 1.2 in 90 %).
+  A saturated server gets no higher rate, then the rate is narrowed down.
+- Behind saturation latencies are those of this run's length: with a longer run they are longer.
+- Latencies count from the intended start, over **all** requests: *never* is a percentile that falls
+  on one that was not answered. Given up is what was not finished {patience:g} s after its sending.
+- *Goodput*: complete requests that meet {slo}, per second, from the first intended start to the
+  last end.
+- Client and servers share the cores of one machine, and the model is the adapter's own (2 million
+  random parameters): what a request costs here is vLLM's own work more than a model's, and these
+  are no capacities of a model in use. Compare the curves with one another.
+"""
+
+
+def page(records: Sequence[Record], chart: str) -> str:
+    """All of `load_curves.md`, of the records of one run."""
+    points = in_order([point_of(record) for record in records])
+    first = records[0]
+    machine, options = first.environment, first.options
+    loads = [point.values[LOAD] or 0.0 for point in points]
+    left = ("server", "saturated")
+    return TEXT.format(
+        subject=first.subject.name,
+        version=first.subject.version,
+        torch=machine.packages.get("torch", "unknown"),
+        python=machine.python,
+        processor=machine.processor,
+        cores=machine.cores,
+        threads=options["threads"],
+        time=machine.time[:10],
+        least=min(loads),
+        most=max(loads),
+        found="\n".join(f"- {line}." for line in found(points)),
+        head=" | ".join(HEADINGS),
+        rule=" | ".join("---" if heading in left else "---:" for heading in HEADINGS),
+        body="\n".join(f"| {' | '.join(cells(point))} |" for point in points),
+        chart=chart,
+        workload=options["workload"],
+        settings=options["settings"] or "its defaults",
+        kept_up=KEPT_UP,
+        grows=GROWS,
+        requests=LEAST,
+        patience=float(options["patience"]),
+        slo=options["slo"] or "no objective: there is none",
+    )
+
+
+# ------------------------------------------------------------------------------------------- chart
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+"""Of Okabe and Ito, which most colour-blind people tell apart."""
+MARKERS = "osD^"
+
+
+def draw(points: Sequence[Point], file: Path) -> None:
+    """Latencies, and what was achieved, by arrival rate; saturated points are hollow."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    first, gaps, achieved = figure.subplots(1, 3)
+    points = in_order(points)
+    for number, server in enumerate(dict.fromkeys(point.server for point in points)):
+        own = [point for point in points if point.server == server]
+        style = {"color": COLORS[number % 4], "marker": MARKERS[number % 4]}
+        for panel, tag in ((first, "ttft"), (gaps, "tpot")):
+            for percent, line in ((50, "-"), (99, "--")):
+                values = [point.percentile(tag, percent) for point in own]
+                found = [None if value is None else 1e3 * value for value in values]
+                _line(panel, own, found, line, f"{server}, p{percent}", style)
+        for tag, line in (("departure_rate", "-"), ("goodput", "--")):
+            name = tag.replace("_rate", "s")
+            _line(achieved, own, [point.values[tag] for point in own], line, name, style, server)
+    for panel in (first, gaps, achieved):
+        panel.set(xscale="log", yscale="log", xlabel="arrivals, 1/s")
+        panel.grid(alpha=0.3)
+    ends = achieved.get_xlim()
+    achieved.plot(ends, ends, ":", color="gray", label="all that arrives")
+    first.set_ylabel("time to first token, ms")
+    gaps.set_ylabel("time per output token, ms")
+    achieved.set_ylabel("1/s")
+    first.legend(fontsize=7)
+    achieved.legend(fontsize=7)
+    figure.suptitle("open loop, Poisson arrivals; hollow: saturated", fontsize=9)
+    figure.savefig(file, dpi=110, metadata={"Software": None})
+
+
+def _line(
+    panel: Any,
+    points: Sequence[Point],
+    values: Sequence[float | None],
+    line: str,
+    name: str,
+    style: dict[str, str],
+    server: str = "",
+) -> None:
+    kept = [(p, v) for p, v in zip(points, values, strict=True) if v is not None]
+    rates = [point.values["arrival_rate"] for point, _ in kept]
+    label = f"{server}, {name}" if server else name
+    panel.plot(rates, [value for _, value in kept], line, color=style["color"], label=label)
+    for (point, value), rate in zip(kept, rates, strict=True):
+        face = "white" if point.saturated else style["color"]
+        panel.plot([rate], [value], style["marker"], color=style["color"], markerfacecolor=face)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write page and chart, or compare; 1 where the page is another, 2 without a run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--check", action="store_true", help="compare with what is stored")
+    options = parser.parse_args(arguments)
+    try:
+        records = stored(RECORDS, SUITE)
+    except BadRecord as error:
+        print(error, file=sys.stderr)
+        return USAGE_ERROR
+    text = page(records, CHART.name)
+    if options.check:
+        return 0 if is_stored(text, PAGE) else 1
+    PAGE.write_text(text, encoding="utf-8")
+    draw([point_of(record) for record in records], CHART)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

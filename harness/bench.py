@@ -25,6 +25,7 @@ BENCHMARKS = {
     "control": Benchmark("control", "what cache managers cost their scheduler, side by side"),
     "replay": Benchmark("replay", "hits on a recorded trace, beside policy, optimum and ceiling"),
     "occupancy": Benchmark("occupancy", "where a pool's memory is while a trace runs through it"),
+    "capacity": Benchmark("capacity", "hits on recorded traces by the size of the cache in GiB"),
     "memory": Benchmark("memory", "memory by the way it is reserved, on the lengths of traces"),
     "rig": Benchmark("rig", "time to the first token inside a small engine, by how prompts share"),
     "engine": Benchmark("engine_ttft", "time to the first token of vLLM, by how prompts share"),

@@ -10,12 +10,14 @@ percentile that falls on such a request has no number.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from kvassay.harness.load.saturation import GROWS, KEPT_UP, LEAST, METRICS, verdict
@@ -47,6 +49,8 @@ class Point:
     values: dict[str, float | None]
     """By the tag of a metric."""
     samples: dict[str, tuple[float, ...]]
+    errors: tuple[tuple[str, int], ...]
+    """What ended requests, and how many."""
 
     @property
     def requests(self) -> int:
@@ -73,6 +77,7 @@ def point_of(record: Record) -> Point:
         tuple(record.counters[tag] for tag in ENDINGS),
         {one.name: one.value for one in record.metrics},
         {one.name: tuple(one.samples) for one in record.metrics},
+        tuple((one["error"], one["requests"]) for one in record.findings if "error" in one),
     )
 
 
@@ -81,7 +86,8 @@ def point_of(record: Record) -> Point:
 HEADINGS = (
     *("server", "rate, 1/s", "arrivals, 1/s", "complete", "given up", "failed"),
     *("departures, 1/s", "tokens, 1/s", "hits, %", "ttft p50, ms", "ttft p99, ms"),
-    *("tpot p50, ms", "tpot p99, ms", "goodput, 1/s", "saturated"),
+    *("tpot p50, ms", "tpot p99, ms", "goodput, 1/s"),
+    *("client late p99, ms", "saturated"),
 )
 
 
@@ -102,6 +108,7 @@ def cells(point: Point) -> list[str]:
         "-" if hits is None else f"{100 * hits:.1f}",
         *(_milliseconds(point, tag, percent) for tag in ("ttft", "tpot") for percent in (50, 99)),
         _number(values["goodput"]),
+        f"{1e3 * float(np.percentile(point.samples['send_delay'], 99)):.1f}",
         point.saturated or "no",
     ]
 
@@ -164,10 +171,11 @@ the measurement included.
 {body}
 
 ![latency, throughput and goodput by arrival rate]({chart})
-
+{errors}
 - An open loop: Poisson arrivals that wait for no server, the same prompts at the same times for
-  both servers, which take turns. Prompts are of the workload `{workload}` ({settings}), token ids
-  renamed for each rate, so that no cache has seen them; the first prompts of a rate find nothing.
+  both servers, which take turns. Prompts are of the workload `{workload}`
+  ({settings}), token ids renamed for each rate, so
+  that no cache has seen them; the first prompts of a rate find nothing.
 - *Saturated*: departures below {kept_up:g} of the arrivals, or end-to-end latency that grows by
   more than {grows:g} s per second of arrivals. Both rates leave out the edges of the run
   (`harness/load/saturation.py` has the formulae, and how often the verdict errs: with {requests}
@@ -176,6 +184,8 @@ the measurement included.
 - Behind saturation latencies are those of this run's length: with a longer run they are longer.
 - Latencies count from the intended start, over **all** requests: *never* is a percentile that falls
   on one that was not answered. Given up is what was not finished {patience:g} s after its sending.
+- *Client late*: from the intended start to the sending, p99. It is in every latency: where it is
+  not small beside TTFT, the point tells of client and server together.
 - *Goodput*: complete requests that meet {slo}, per second, from the first intended start to the
   last end.
 - Client and servers share the cores of one machine, and the model is the adapter's own (2 million
@@ -207,6 +217,7 @@ def page(records: Sequence[Record], chart: str) -> str:
         rule=" | ".join("---" if heading in left else "---:" for heading in HEADINGS),
         body="\n".join(f"| {' | '.join(cells(point))} |" for point in points),
         chart=chart,
+        errors="".join(f"\n- {line}." for line in _errors(points)) + "\n",
         workload=options["workload"],
         settings=options["settings"] or "its defaults",
         kept_up=KEPT_UP,
@@ -215,6 +226,13 @@ def page(records: Sequence[Record], chart: str) -> str:
         patience=float(options["patience"]),
         slo=options["slo"] or "no objective: there is none",
     )
+
+
+def _errors(points: Sequence[Point]) -> Iterator[str]:
+    for point in points:
+        for error, count in point.errors:
+            told = re.sub(r"https?://\S+", "the server", error)
+            yield f"{point.server}, {point.rate:g} per second: {count} x {told}"
 
 
 # ------------------------------------------------------------------------------------------- chart
@@ -244,11 +262,14 @@ def draw(points: Sequence[Point], file: Path) -> None:
         for tag, line in (("departure_rate", "-"), ("goodput", "--")):
             name = tag.replace("_rate", "s")
             _line(achieved, own, [point.values[tag] for point in own], line, name, style, server)
+    most = max(point.values["arrival_rate"] or 0.0 for point in points)
+    achieved.plot([0, most], [0, most], ":", color="gray", label="all that arrives")
     for panel in (first, gaps, achieved):
-        panel.set(xscale="log", yscale="log", xlabel="arrivals, 1/s")
+        panel.set_xlabel("arrivals, 1/s")
+        panel.set_xlim(left=0)
         panel.grid(alpha=0.3)
-    ends = achieved.get_xlim()
-    achieved.plot(ends, ends, ":", color="gray", label="all that arrives")
+    first.set_yscale("log")
+    gaps.set_yscale("log")
     first.set_ylabel("time to first token, ms")
     gaps.set_ylabel("time per output token, ms")
     achieved.set_ylabel("1/s")

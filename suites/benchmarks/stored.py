@@ -34,5 +34,5 @@ def stored(folder: Path, suite: str) -> list[Record]:
 def is_stored(text: str, page: Path) -> bool:
     """Whether a page is this text; says so."""
     same = page.is_file() and page.read_text(encoding="utf-8") == text
-    print("the stored page is what the records say" if same else f"{page.name} is another")
+    print("the stored page is what comes out" if same else f"{page.name} is another")
     return same

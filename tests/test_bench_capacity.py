@@ -47,7 +47,7 @@ def test_hits_by_gib_are_those_of_so_many_blocks(
     # Whoever knows the future keeps the whole first prompt, and four blocks of the second.
     assert small == {"blocks": BLOCKS_PER_GIB, "hits": 11, "lru": 11, "optimum": 1 + 12 + 5}
     assert counted["2 GiB, lru"] == counted["2 GiB, optimum"] == counted["2 GiB, hits"] == 25
-    assert "4 GiB, lru" not in counted  # two hold everything
+    assert "4 GiB, lru" not in counted  # two hit all that can be
     assert "an infinite cache hits 25 (52.08 %)" in " ".join(capsys.readouterr().out.split())
 
 
@@ -102,7 +102,7 @@ def stored(name: str) -> list[list[str]]:
 @pytest.mark.parametrize("name", bench.TRACES)
 def test_the_stored_rates_are_in_the_order_in_which_they_must_be(name: str) -> None:
     rows = [[int(cell.replace(",", "")) for cell in (*row[2:8:2], row[8])] for row in stored(name)]
-    assert len(rows) > 8
+    assert len(rows) > 5
     for hits, lru, optimum, refused in rows:
         assert lru <= optimum
         assert hits == lru or refused

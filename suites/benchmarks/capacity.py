@@ -107,17 +107,6 @@ def row_of(trace: Trace, gib: int, entry: Registration, model: Model) -> Row:
     return Row(gib, blocks, got.hits, got.refused, least.hits, most.hits)
 
 
-def sizes_for(trace: Trace, sizes: Iterable[int], model: Model) -> list[int]:
-    """Those that hold a block, up to the first that holds the whole trace."""
-    found: list[int] = []
-    for gib in sizes:
-        if trace.blocks(gib, model):
-            found.append(gib)
-        if trace.blocks(gib, model) >= trace.distinct:
-            break
-    return found
-
-
 @dataclass
 class Bench:
     """What is counted, and what there is of it so far."""
@@ -134,13 +123,15 @@ class Bench:
         for name in self.traces:
             bar = progress.add_task(f"{name}: reading", total=None)
             trace = trace_of(name, self.limit)
-            sizes = sizes_for(trace, self.sizes, self.model)
+            sizes = [gib for gib in self.sizes if trace.blocks(gib, self.model)]
             progress.update(bar, description=name, total=len(sizes))
             rows: list[Row] = []
             self.found.append((trace, rows))
             for gib in sizes:
                 rows.append(row_of(trace, gib, self.entry, self.model))
                 progress.advance(bar)
+                if rows[-1].lru == trace.ceiling and not rows[-1].refused:
+                    break  # a larger cache hits the same
 
 
 # ----------------------------------------------------------------------------------------- showing
@@ -202,7 +193,8 @@ least recently used block, tails first; *optimum* is the most that any replaceme
 nothing out: so the two can be compared with it where it refuses nothing{same}.
 Blocks are those of the trace (Mooncake's last one of a prompt may be partial, the agents' are full
 ones), generated tokens are not cached, and conversations of the agents come one after another,
-which is kinder to a small cache than many at once.
+which is kinder to a small cache than many at once. Caches larger than the last of a table hit the
+same.
 
 {sections}
 

@@ -39,7 +39,7 @@ from kvassay.harness.metrics.metric import PERCENTILES, Per
 from kvassay.harness.record import Direction, Metric, Record, write
 from kvassay.harness.recording import subject_of
 from kvassay.harness.registry import Registration, Unavailable, UnknownImplementation, find
-from kvassay.harness.serving.http import HTTP, allow_many_sockets
+from kvassay.harness.serving.http import HTTP, NoAiohttp, allow_many_sockets
 from kvassay.harness.serving.openai import OpenAIEngine
 from kvassay.suites.benchmarks.arguments import positive, served_by
 from kvassay.suites.benchmarks.load_curves_page import LOAD, SUITE, page, point_of, table
@@ -218,7 +218,7 @@ def _run(bench: Bench) -> int:
         bench.run()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (NoServer, RuntimeError) as error:
+    except (NoAiohttp, NoServer, RuntimeError) as error:
         print(error, file=sys.stderr)
         return FAILED
     return 0

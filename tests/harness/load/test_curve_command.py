@@ -14,15 +14,15 @@ from kvassay.harness.serving.script import Script, plain
 from kvassay.harness.serving.scripted import Answering, Asked
 from kvassay.suites.benchmarks import load_curves, load_curves_page
 
-pytest.importorskip("httpx", reason="talking to a server needs httpx")
+pytest.importorskip("aiohttp", reason="talking to a server needs aiohttp")
 Serving = Callable[[Answering], Any]
-SERVICE = 0.02
+SERVICE = 0.01
 QUICK = ("--workload", "unrelated", "--set", "prompt_tokens=8", "--set", "output_tokens=2")
-RATES = ("--rates", "25,500", "--requests", "40", "--seconds", "0", "--refine", "0")
+RATES = ("--rates", "50,1000", "--requests", "40", "--seconds", "0", "--refine", "0")
 
 
 class OneSlot:
-    """Fifty requests per second, one at a time."""
+    """A hundred requests per second, one at a time."""
 
     free = 0.0
 
@@ -34,7 +34,7 @@ class OneSlot:
 def bench(serving: Serving, folder: Path, *more: str) -> int:
     url = serving(OneSlot()).url
     where = ("--server", f"one={url}", "--model", "scripted", "--record", str(folder))
-    patience = ("--patience", "0.5", "--slo", "ttft=0.2")
+    patience = ("--patience", "0.3", "--slo", "ttft=0.2")
     return load_curves.main([*where, *QUICK, *RATES, *patience, *more])
 
 
@@ -46,21 +46,21 @@ def test_points_are_recorded_and_the_page_is_made_of_them(
 ) -> None:
     folder, page, chart = tmp_path / "records", tmp_path / "page.md", tmp_path / "page.png"
     assert bench(serving, folder, "--page", str(page)) == 0
-    assert "one, 500/s: departures" in " ".join(capsys.readouterr().err.split())
+    assert "one, 1000/s: departures" in " ".join(capsys.readouterr().err.split())
     slow, fast = sorted(read_all([folder]), key=lambda one: int(one.options["row"]))
-    assert (slow.options["rate"], fast.options["rate"]) == ("25", "500")
+    assert (slow.options["rate"], fast.options["rate"]) == ("50", "1000")
     assert slow.options["salt"] == fast.options["salt"]
     _require_samples(slow)
     given_up = fast.counters["requests_cancelled"]
     assert given_up > 4
     assert given_up + fast.counters["requests_complete"] == 40
     text = page.read_text(encoding="utf-8")
-    (line,) = (one for one in text.splitlines() if one.startswith("| one | 500 |"))
+    (line,) = (one for one in text.splitlines() if one.startswith("| one | 1000 |"))
     cells = dict(zip(load_curves_page.HEADINGS, line[2:-2].split(" | "), strict=True))
     assert cells["given up"] == str(given_up)
     assert cells["ttft p99, ms"] == "never"
     assert cells["saturated"].startswith("departures")
-    assert f"- one, 500 per second: {given_up} x cancelled: not finished after 0.5 s." in text
+    assert f"- one, 1000 per second: {given_up} x cancelled: not finished after 0.3 s." in text
 
     monkeypatch.setattr(load_curves_page, "RECORDS", folder)
     monkeypatch.setattr(load_curves_page, "PAGE", page)
@@ -97,7 +97,7 @@ def test_ctrl_c_keeps_the_points_that_are_whole(
     page = tmp_path / "page.md"
     assert bench(serving, tmp_path / "records", "--page", str(page)) == load_curves.INTERRUPTED
     (kept,) = read_all([tmp_path / "records"])
-    assert (kept.options["rate"], kept.options["complete"]) == ("25", "no")
+    assert (kept.options["rate"], kept.options["complete"]) == ("50", "no")
     assert not page.exists()
     monkeypatch.setattr(load_curves_page, "RECORDS", tmp_path / "records")
     assert load_curves_page.main([]) == load_curves_page.USAGE_ERROR

@@ -254,19 +254,20 @@ def chart(bench: Bench, path: Path) -> None:
     for panel, (trace, rows) in zip(panels, bench.found, strict=True):
         where = [row.gib for row in rows]
         lines = {
-            "optimum": (":", "^", [row.optimum for row in rows]),
-            "LRU": ("--", "s", [row.lru for row in rows]),
-            "manager": ("-", "o", [row.hits for row in rows]),
+            "LRU": ("s--", 4, [row.lru for row in rows]),
+            "manager": ("o-", 7, [row.hits for row in rows]),
+            "optimum": ("^:", 7, [row.optimum for row in rows]),
         }
-        for name, (line, marker, hits) in lines.items():
+        for name, (line, size, hits) in lines.items():
             rates = [100 * each / trace.references for each in hits]
             label = bench.entry.name if name == "manager" else name
-            style = {"color": COLORS[name], "marker": marker, "markersize": 4}
+            style = {"color": COLORS[name], "markersize": size, "markerfacecolor": "none"}
             panel.plot(where, rates, line, label=label, **style)
         ceiling = 100 * trace.ceiling / trace.references
         panel.axhline(ceiling, color="black", linewidth=0.8, label="infinite cache")
         panel.axvline(machine_gib(bench.model), color="gray", linewidth=0.8)
         panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter(lambda gib, _: f"{gib:,.0f}")
         panel.set(title=trace.name, xlabel="GiB of KV", ylabel="% of block references hit")
         panel.set_ylim(bottom=0)
         panel.grid(alpha=0.3)

@@ -28,6 +28,7 @@ from pathlib import Path
 from rich.console import Console
 
 from kvassay.harness.contract import Engine
+from kvassay.harness.control.pairing import undisturbed
 from kvassay.harness.environment import capture
 from kvassay.harness.load import telling
 from kvassay.harness.load.command import objectives
@@ -102,7 +103,8 @@ class Bench:
         async with HTTP(server.url) as transport:
             engine = OpenAIEngine(transport, server.model)
             await look_for(engine)
-            with Progress(len(load.workload.requests), self.console) as progress:
+            bar = Progress(len(load.workload.requests), self.console)
+            with undisturbed(), bar as progress:
                 return await measured(engine, load, time.monotonic, progress.told)
 
 

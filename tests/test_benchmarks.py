@@ -1,5 +1,6 @@
 """The benchmarks run: each is tried on a small part of its work."""
 
+import os
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -13,6 +14,7 @@ from kvassay.suites.benchmarks import (
     false_alarms,
     load_curves_page,
     probe_power,
+    rig_memory,
     yardstick,
 )
 
@@ -89,3 +91,14 @@ def test_pages_of_vllm_are_those_of_the_stored_records(made_by: ModuleType) -> N
     if not made_by.RECORDS.exists() and not made_by.PAGE.exists():
         pytest.skip(f"no run is stored in {made_by.RECORDS.name}")
     assert made_by.main(["--check"]) == 0
+
+
+def test_children_are_told_to_keep_memory_in_the_block_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+    monkeypatch.setenv(names[0], "4096")
+    monkeypatch.delenv(names[1], raising=False)
+    with rig_memory.children_keep_memory():
+        assert [os.environ[name] for name in names] == ["33554432", "2147483647"]
+    assert [os.environ.get(name) for name in names] == ["4096", None]

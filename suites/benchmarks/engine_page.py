@@ -186,7 +186,8 @@ a step; {time}. {load}; one process that computes is 1.
   the client's, and in nothing that is computed.
 - **A/A is the yardstick**: two engines of the same kind, both without caching. Equal engines
   differ for as long as they live, so each round builds a pair of its own, in turned order. A tax
-  within the interval of A/A is no tax that was seen.
+  within the interval of A/A is no tax that was seen. The C library keeps freed memory, in the
+  servers too: where it gives it back, two equal engines differ by up to 20 %.
 - One request at a time: nobody queues and no batch is shared. What caching does to throughput under
   load is another question (`load_curves.md`).
 - The model is the adapter's own: a Llama with random weights, 2 million parameters, float32, on a

@@ -7,12 +7,13 @@ queues; each request goes to both engines, with and without prefix caching, in t
 the engine tells, beside what the workload intends in whole blocks. The *tax* is what caching costs
 where it cannot help: the ratio of both times of a request, over the unrelated prompts.
 
-Two equal engines in one process differ, by 17 % as measured, for as long as they live. So a round
-builds a pair of its own, in turned order; a round's ratio is the median of its requests', and the
-interval is one over rounds. *A/A* are rounds of two engines without caching: what ratio there is
-where there is nothing to find. Over HTTP (``--http ROUNDS``) the same engine is asked through its
-own server, for which its factory has ``serving``. Ctrl-C keeps what was measured, as does a request
-that fails. What is shown is made of the records (`engine_page`).
+Two equal engines in one process differ for as long as they live: by up to 20 % where the C library
+hands freed memory back to the system, by a few percent where it keeps it, which it is told here
+(`rig_memory`). So a round builds a pair of its own, in turned order; a round's ratio is the median
+of its requests', and the interval is one over rounds. *A/A* are rounds of two engines without
+caching: what ratio there is where there is nothing to find. Over HTTP (``--http ROUNDS``) the same
+engine is asked through its own server, for which its factory has ``serving``. Ctrl-C keeps what was
+measured, as does a request that fails. What is shown is made of the records (`engine_page`).
 
 Exit status: 0, 1 if a request or a server failed, 2 for a wrong call, 130 if it was interrupted.
 """
@@ -67,6 +68,7 @@ from kvassay.suites.benchmarks.engine_page import (
     taxes,
 )
 from kvassay.suites.benchmarks.engine_page import loads as told_loads
+from kvassay.suites.benchmarks.rig_memory import children_keep_memory, keep_memory
 
 FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130
 VOCABULARY = 1024
@@ -325,12 +327,14 @@ class Bench:
 
     def run(self) -> None:
         """All of it."""
+        keep_memory()
         in_process(self.entry, self.names, self.rounds, self.threads, self.kept, IN_PROCESS)
         if UNRELATED in self.names:
             same = (UNRELATED,)
             in_process(self.entry, same, self.rounds, self.threads, self.kept, A_A)
         if self.serving is not None:
-            over_http(self.serving, self.names, self.http, self.threads, self.kept)
+            with children_keep_memory():
+                over_http(self.serving, self.names, self.http, self.threads, self.kept)
 
     def shown(self, progress: Progress) -> None:
         """Tell the bar of each part; it draws then, and at no other time."""

@@ -44,6 +44,7 @@ from kvassay.harness.serving.http import HTTP, NoAiohttp, allow_many_sockets
 from kvassay.harness.serving.openai import OpenAIEngine
 from kvassay.suites.benchmarks.arguments import positive, served_by
 from kvassay.suites.benchmarks.load_curves_page import LOAD, SUITE, page, point_of, table
+from kvassay.suites.benchmarks.rig_memory import children_keep_memory
 
 FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130
 RATES = "2,4,8,16,32,64"
@@ -79,7 +80,7 @@ class Bench:
 
     def run(self) -> None:
         """All points; they are kept as they come."""
-        with ExitStack() as started:
+        with children_keep_memory(), ExitStack() as started:
             if self.entry is not None:
                 serving = served_by(self.entry)
                 for caching in (True, False):

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 LARGEST_MMAP_THRESHOLD = 32 * 2**20
@@ -25,3 +28,22 @@ def keep_memory() -> bool:
         return False
     settings = ((MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD), (TRIM_THRESHOLD, NEVER))
     return all(library.mallopt(which, value) for which, value in settings)  # type: ignore[union-attr]
+
+
+@contextmanager
+def children_keep_memory() -> Iterator[None]:
+    """The same for processes that are started in the block, by the environment that glibc reads."""
+    settings = {
+        "MALLOC_MMAP_THRESHOLD_": str(LARGEST_MMAP_THRESHOLD),
+        "MALLOC_TRIM_THRESHOLD_": str(NEVER),
+    }
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

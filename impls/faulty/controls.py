@@ -7,6 +7,7 @@ Importing this module registers each as implementation ``control-<name>``.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from kvassay.harness.contract import (
     Order,
     Outcome,
     OutOfBlocks,
+    Placement,
     Publish,
     Reclaim,
     Refusal,
@@ -91,7 +93,62 @@ class RandomOrder(PlainPool):
         return super()._take_block()
 
 
+@control(
+    "one-run",
+    replace(
+        PLAIN,
+        capabilities=PLAIN.capabilities - {Capability.FORK, Capability.COPIES},
+        placement=Placement.CONTIGUOUS,
+    ),
+)
+class OneRun(PlainPool):
+    """A request's blocks lie side by side: it grows in place, or not at all."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self._next: list[int] = []
+
+    def admit(self, request: str, key: CacheKey) -> int:
+        count = self._blocks_for(len(key.tokens))
+        starts = (self._run(block, count) for block in sorted(self._free))
+        self._next = next((run for run in starts if self._is_free(run)), [])
+        if not self._next:
+            raise OutOfBlocks(f"no {count} free blocks lie side by side")
+        return super().admit(request, key)
+
+    def append(self, request: str, tokens: Sequence[int]) -> None:
+        entry = self._live[request]
+        fresh = self._blocks_for(len(entry.tokens) + len(tokens)) - len(entry.table)
+        self._next = self._run(entry.table[-1] + 1, fresh)
+        if not self._is_free(self._next):
+            raise OutOfBlocks(f"the {fresh} blocks behind block {entry.table[-1]} are not free")
+        super().append(request, tokens)
+
+    @staticmethod
+    def _run(start: int, count: int) -> list[int]:
+        return list(range(start, start + count))
+
+    def _is_free(self, run: Sequence[int]) -> bool:
+        return set(run) <= set(self._free)
+
+    def _take_block(self) -> int:
+        block = self._next.pop(0)
+        self._free.remove(block)
+        self._references[block] = 1
+        return block
+
+
 # ------------------------------------------------------------------------------------ pool habits
+
+
+@control("few-sizes", DECLARATION)
+class FewSizes(HashedCache):
+    """Offers blocks of 1, 3 and 544 tokens only, and refuses to be built with others."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        if block_size not in (1, 3, 544):
+            raise ValueError(f"block_size: expected 1, 3 or 544, got {block_size}")
+        super().__init__(num_blocks, block_size)
 
 
 @control("null-block", replace(DECLARATION, reserved_ids=(0,)))
@@ -157,6 +214,23 @@ class RowLimit(HashedCache):
             raise OutOfBlocks(f"{count} rows needed, {2 - len(self._live)} free")
 
 
+@control("length-limit", replace(DECLARATION, max_tokens=8))
+class LengthLimit(HashedCache):
+    """No request may be longer than 8 tokens."""
+
+    def admit(self, request: str, key: CacheKey) -> int:
+        self._require_short(len(key.tokens))
+        return super().admit(request, key)
+
+    def append(self, request: str, tokens: Sequence[int]) -> None:
+        self._require_short(len(self._live[request].tokens) + len(tokens))
+        super().append(request, tokens)
+
+    def _require_short(self, length: int) -> None:
+        if length > 8:
+            raise OutOfBlocks(f"{length} tokens in one request, at most 8 are served")
+
+
 @control("may-evict", replace(DECLARATION, refusal=Refusal.MAY_EVICT))
 class MayEvict(HashedCache):
     """Makes room before it finds that it is not enough."""
@@ -184,6 +258,64 @@ class Fifo(HashedCache):
 
     def _victim(self) -> int:
         return next(block for block in self._key_of if block in self._idle)
+
+
+@control("filo", replace(DECLARATION, order=Order.FILO, stamps=frozenset()))
+class Filo(HashedCache):
+    """The idle block that was published last goes first."""
+
+    def _victim(self) -> int:
+        return next(block for block in reversed(self._key_of) if block in self._idle)
+
+
+@control("lfu", replace(DECLARATION, order=Order.LFU))
+class Lfu(HashedCache):
+    """The idle block that was released least often goes first; of several, the oldest."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self._uses: Counter[int] = Counter()
+
+    def _map(self, block: int, key: bytes) -> None:
+        super()._map(block, key)
+        self._uses[block] = 0
+
+    def _drop(self, block: int) -> None:
+        self._uses[block] += 1
+        super()._drop(block)
+
+    def _victim(self) -> int:
+        return min(self._idle, key=self._uses.__getitem__)
+
+
+@control(
+    "priority",
+    replace(
+        DECLARATION,
+        order=Order.PRIORITY,
+        capabilities=DECLARATION.capabilities | {Capability.PRIORITY},
+    ),
+)
+class Priority(HashedCache):
+    """The idle block of the lowest priority goes first; of several, the oldest."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self._priority: Counter[int] = Counter()
+
+    def admit(self, request: str, key: CacheKey, priority: int = 0) -> int:
+        hit = super().admit(request, key)
+        for block in self._live[request].table:
+            self._priority[block] = max(priority, self._priority[block])
+        return hit
+
+    def _victim(self) -> int:
+        return min(self._idle, key=self._priority.__getitem__)
+
+    def _evict_block(self) -> int:
+        block = super()._evict_block()
+        del self._priority[block]
+        return block
 
 
 @control("evict-all", replace(DECLARATION, **UNORDERED, granularity=Granularity.ALL))
@@ -242,6 +374,21 @@ class PublishAtFinish(HashedCache):
             super()._map(block, key)
 
 
+@control("publish-at-reservation", replace(DECLARATION, publish=Publish.RESERVATION))
+class PublishAtReservation(HashedCache):
+    """What has slots is visible at once: who looks it up runs after it."""
+
+    def admit(self, request: str, key: CacheKey) -> int:
+        hit = super().admit(request, key)
+        self._publish(self._live[request], len(key.tokens) // self.block_size)
+        return hit
+
+    def append(self, request: str, tokens: Sequence[int]) -> None:
+        super().append(request, tokens)
+        entry = self._live[request]
+        self._publish(entry, len(entry.tokens) // self.block_size)
+
+
 @control("drafts-at-release", DRAFTING)
 class DraftsAtRelease(HashedCache):
     """Knows no commit: what is verified becomes visible when its request leaves."""
@@ -267,6 +414,14 @@ class DraftsAtRelease(HashedCache):
 
     def _verified(self, request: str) -> int:
         return len(self._live[request].tokens) - self._drafts.get(request, 0)
+
+
+@control("reserve-two", replace(DECLARATION, reserve=2))
+class ReserveTwo(HashedCache):
+    """Leaves at least two tokens of every prompt to compute."""
+
+    def _hit_limit(self, length: int) -> int:
+        return max(0, length - 2) // self.block_size
 
 
 @control("drop-one", replace(DECLARATION, drop=1))

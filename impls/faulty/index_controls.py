@@ -7,6 +7,7 @@ Importing this module registers each as ``index-control-<name>``.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TypeVar
@@ -84,6 +85,46 @@ class RandomLeaves(RadixIndex):
 
     def _rank(self, leaf: Node) -> int:
         return self._random.randrange(100)
+
+
+@control("fifo", replace(UNORDERED, order=Order.FIFO))
+class Fifo(RadixIndex):
+    """Evicts the leaf that was stored first, however often it was used since."""
+
+    def _touch(self, node: Node) -> None:
+        self._clock += 1
+        for each in self._path(node):
+            each.used = each.used or self._clock
+
+
+@control("filo", replace(UNORDERED, order=Order.FILO))
+class Filo(Fifo):
+    """Evicts the leaf that was stored last."""
+
+    def _rank(self, leaf: Node) -> int:
+        return -leaf.used
+
+
+@control("lfu", replace(DECLARATION, order=Order.LFU))
+class Lfu(RadixIndex):
+    """Evicts the leaf that was used least often; of several, the one used longest ago."""
+
+    def __init__(self, capacity: int | None, page_size: int) -> None:
+        super().__init__(capacity, page_size)
+        self._uses: Counter[int] = Counter()
+
+    def _touch(self, node: Node) -> None:
+        super()._touch(node)
+        self._uses.update(each.id for each in self._path(node))
+
+    def _split(self, node: Node, count: int) -> Node:
+        upper = super()._split(node, count)
+        self._uses[upper.id] = self._uses[node.id]
+        return upper
+
+    def _rank(self, leaf: Node) -> int:
+        # Accesses of one leaf are at most as many as there were in all.
+        return self._uses[leaf.id] * (self._clock + 1) + leaf.used
 
 
 @control("no-locks", UNLOCKED)

@@ -6,7 +6,7 @@ Importing this module registers each as ``kernel-control-<name>``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvassay.harness.contract import (
     AttentionBatch,
@@ -20,7 +20,7 @@ from kvassay.harness.contract import (
     Tail,
 )
 from kvassay.harness.registry import implementation
-from kvassay.impls.faulty.tiled_attention import Habits, TiledAttention
+from kvassay.impls.faulty.tiled_attention import LN2, Habits, TiledAttention
 
 ALL = frozenset(
     {
@@ -74,6 +74,26 @@ class Only:
         if not self.offers(batch):
             raise NotImplementedError("not among what this kernel offers")
         return self.kernel(batch)
+
+
+class InBaseTwo(TiledAttention):
+    """Tells the LSE to base 2, as kernels that compute with powers of two have it."""
+
+    def __call__(self, batch: AttentionBatch) -> AttentionResult:
+        result = super().__call__(replace(batch, lse=None))
+        return AttentionResult(result.output, result.lse / LN2)
+
+
+class Converted:
+    """The adapter of a kernel that tells the LSE to base 2."""
+
+    def __init__(self, kernel: PagedAttention) -> None:
+        self.kernel = kernel
+
+    def __call__(self, batch: AttentionBatch) -> AttentionResult:
+        result = self.kernel(batch)
+        lse = result.lse * LN2
+        return AttentionResult(result.output, lse if batch.lse is None else batch.lse.copy_(lse))
 
 
 def _decodes(batch: AttentionBatch) -> bool:
@@ -132,6 +152,15 @@ control(
     "reads slots past the end, and masks them",
     lambda: TiledAttention(Habits(tile=32, whole_blocks=True)),
     _declared(tail=Tail.FINITE),
+)
+control(
+    "base-2-converted", "its LSE has base 2 inside", lambda: Converted(InBaseTwo(Habits(tile=16)))
+)
+control(
+    "same-in-any-batch",
+    "claims that a row does not depend on what it is batched with",
+    lambda: TiledAttention(Habits(tile=16, splits=2)),
+    _declared(determinism=Determinism.BATCH),
 )
 control("doubles", "computes in float64", lambda: TiledAttention(Habits(doubles=True)))
 control(

@@ -116,7 +116,8 @@ class Assay:
     def _known(self) -> list[Script]:
         """The pinned corpus, and the counterexamples that were found before."""
         subject, folder = self.subject, self.plan.counterexamples
-        known = load_known([corpus_folder(subject.corpus)]) if subject.corpus else []
+        pinned = [corpus_folder(subject.corpus)] if subject.corpus else []
+        known = load_known(pinned, load=subject.load)
         for invariant in (*subject.law, ERROR):
             known += load_known([folder], self._file_name(invariant), subject.load)
         return known

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, get_args
 
@@ -294,14 +295,22 @@ def _operation(raw: Any, source: str, steps: Sequence[type]) -> Any:
     return _checked(_validated(known[name], raw, f"{source} ({name})"), source)
 
 
-def _validated(kind: type, raw: dict[str, Any], source: str) -> Any:
-    """pydantic reads the dataclass (and is imported only here); its first complaint is told."""
-    from pydantic import TypeAdapter, ValidationError
+@cache
+def _reader(kind: type) -> Any:
+    """pydantic reads the dataclass (and is imported only here and below); making it takes long."""
+    from pydantic import TypeAdapter
 
     for strict in (kind, CacheKey, Span):
         setattr(strict, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010
+    return TypeAdapter(kind)
+
+
+def _validated(kind: type, raw: dict[str, Any], source: str) -> Any:
+    """One dataclass; the first complaint is told."""
+    from pydantic import ValidationError
+
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(raw))
+        return _reader(kind).validate_json(json.dumps(raw))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "as a whole"

@@ -23,4 +23,5 @@ INDEXES = Subject(
     load=load,
     to_json=to_json,
     stale=never_observed,
+    corpus="kvassay.suites.corpus.index",
 )

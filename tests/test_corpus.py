@@ -1,4 +1,4 @@
-"""The pinned scenarios: well-formed, clean on what is correct, and each convicts a planted fault."""
+"""The pinned scenarios are well-formed and clean on what is correct; each convicts a fault."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from kvassay.harness.attention.check import Check
 from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.law import KERNEL_LAW
 from kvassay.harness.attention.offered import offered
+from kvassay.harness.attention.pinned import pinned
 from kvassay.harness.attention.reach import Reach, counted, missing, unreached_paths
 from kvassay.harness.attention.wrong import Wrong
 from kvassay.harness.contract import ContractError
@@ -58,7 +59,7 @@ class KernelAssay:
 
     def _known(self) -> list[Trial]:
         files = sorted(self.plan.counterexamples.glob(f"{self._stem()}-*.json"))
-        return [load(path) for path in files]
+        return [*pinned(self.registration.declaration), *(load(path) for path in files)]
 
     def _stem(self) -> str:
         """How the names of its counterexamples begin; kinds may share a name."""

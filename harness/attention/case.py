@@ -231,8 +231,8 @@ def to_json(trial: Trial) -> str:
     default = {each.name: each.default for each in fields(Case)}
     shown = {k: v for k, v in asdict(trial.case).items() if k == "seqs" or v != default[k]}
     data = {"format": FORMAT, "version": VERSION, "check": trial.check, "case": shown}
-    if trial.violates is not None:
-        data |= {"violates": trial.violates, "note": trial.note}
+    told = {"violates": trial.violates, "note": trial.note}
+    data |= {name: text for name, text in told.items() if text}
     return json.dumps(data, indent=1) + "\n"
 
 

@@ -311,13 +311,14 @@ def missing(
     lacking = []
     for group in NEEDED.get(invariant, ()):
         if not any(met[each] for each in group):
-            open_to_it = [each for each in group if _claimed(each, declaration) and offered(each)]
+            open_to_it = [each for each in group if claimed(each, declaration) and offered(each)]
             if open_to_it:
                 lacking.append(" or ".join(each.value for each in open_to_it))
     return lacking
 
 
-def _claimed(reach: Reach, declaration: Declaration) -> bool:
+def claimed(reach: Reach, declaration: Declaration) -> bool:
+    """Whether what a state needs is among what is declared."""
     claim = next((c for name, c in _CAPABILITIES.items() if reach.name.startswith(name)), None)
     return claim is None or declaration.has(claim)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def one_thread() -> Iterator[None]:
 def _pieces(batch: AttentionBatch) -> list[tuple[slice, int]]:
     """Rows and keys of each sequence."""
     starts, lengths = batch.query_start.tolist(), batch.seq_lens.tolist()
-    rows = [slice(start, stop) for start, stop in zip(starts, starts[1:], strict=False)]
+    rows = [slice(start, stop) for start, stop in pairwise(starts)]
     return list(zip(rows, lengths, strict=True))
 
 

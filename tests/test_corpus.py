@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ from kvassay.harness.scenario import load, to_json
 from kvassay.harness.session import Run, replay, without_inspection
 from kvassay.harness.subjects import SUBJECTS
 from kvassay.harness.violation import Violation
-from kvassay.impls.faulty import controls, indexes, managers
+from kvassay.impls.faulty import controls, indexes, managers, metrics, rig
 from kvassay.impls.faulty.hashed import DECLARATION, HashedCache, LiveRequest
 from kvassay.impls.faulty.managers import TwoStates
 
@@ -451,3 +453,138 @@ def test_the_corpus_convicts_nothing_that_is_correct(reference: str) -> None:
             except ValueError:
                 continue  # a shape that it does not offer
             assert verdict is None, f"{registration.name}, {scenario.name}: {verdict}"
+
+
+# ------------------------------------------------------------------------- the table of reports
+
+REPORTS = [
+    "01",
+    "02",
+    "04",
+    "06",
+    "07",
+    "09",
+    "11",
+    "12",
+    "14",
+    "16",
+    "17",
+    "19",
+    "21",
+    "22",
+    "24",
+    "26",
+    "27",
+    "29",
+    "31",
+    "32",
+    "34",
+    "36",
+    "37",
+    "42",
+    "44",
+    "46",
+    "47",
+    "51",
+    "52",
+    "54",
+    "56",
+    "57",
+    "61",
+    "64",
+    "66",
+    "67",
+    "69",
+    "71",
+    "72",
+    "74",
+    "76",
+    "77",
+    "79",
+    "81",
+    "82",
+    "84",
+    "86",
+    "87",
+    "89",
+    "91",
+    "92",
+    "94",
+    "96",
+    "97",
+    "99",
+    "101",
+    "102",
+    "104",
+    "106",
+    "107",
+    "109",
+    "111",
+    "112",
+    "114",
+    "116",
+    "117",
+    "119",
+    "121",
+    "122",
+    "124",
+    "126",
+    "127",
+    "129",
+    "131",
+    "132",
+    "134",
+    "136",
+    "137",
+    "139",
+    "141",
+    "142",
+    "144",
+    "146",
+    "147",
+    "149",
+    "151",
+    "152",
+    "154",
+    "156",
+    "157",
+]
+"""Numbers of the public reports that the table speaks of, each once."""
+FOLDER = corpus_folder()
+TABLE = {
+    cells[0].strip().removeprefix("B"): (cells[1].strip(), cells[2].strip())
+    for line in (FOLDER / "README.md").read_text(encoding="utf-8").splitlines()
+    if re.match(r"\| B\d+ ", line)
+    for cells in [line.strip("|").split("|")]
+}
+"""Number -> report, and where it went."""
+
+
+def named(where: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", where)
+
+
+def test_the_table_speaks_of_every_report() -> None:
+    assert sorted(TABLE, key=int) == REPORTS
+    listed = {name for _, where in TABLE.values() for name in named(where)}
+    files = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.json")}
+    assert files - listed == {"truncate-diverge-rematch.json"}
+
+
+@pytest.mark.parametrize("number", REPORTS)
+def test_the_table_says_of_a_report_what_is_so(number: str) -> None:
+    report, where = TABLE[number]
+    if where.startswith("not yet: "):
+        assert len(where) > len("not yet: ")
+        return
+    if where.startswith("instrument "):
+        assert {*named(where)} <= {*metrics.FAULTS}
+        return
+    if where.startswith("rig "):
+        assert {*named(where)} <= {*rig.FAULTS}
+        return
+    assert named(where)
+    for name in named(where):
+        assert Path(name).name.startswith(f"b{number}-")
+        told = json.loads((FOLDER / name).read_text(encoding="utf-8"))["note"]
+        assert told.endswith(f"({report}).")

@@ -1,10 +1,11 @@
-"""Planted faults in vLLM itself: the stock adapter, with one operation of its block pool corrupted.
+"""Planted faults in vLLM itself: the stock adapter, with one operation of the engine corrupted.
 
-Each patch replaces methods of one manager's `BlockPool` instance, never of the class, so that the
-stock adapter and all faults can live in one process. vLLM asserts some of what these break; where
-it would stop with an assertion of its own, the patch leaves that out, as ``python -O`` does, and
-the fault shows in what requests get. P10 is among the accepted ids of all four: what leaks is never
-evicted when its turn comes, and what keeps its place or loses its note in the queue goes too early.
+Each patch replaces methods of one manager's `BlockPool`, `KVCacheManager` or requests, never of a
+class, so that the stock adapter and all faults can live in one process. vLLM asserts some of what
+these break; where it would stop with an assertion of its own, the patch leaves that out, as
+``python -O`` does, and the fault shows in what requests get. P10 is among the accepted ids of those
+that lose count: what leaks is never evicted when its turn comes, and what keeps its place or loses
+its note in the queue goes too early.
 
 Importing this module registers ``vllm-fault-<name>``.
 """
@@ -22,15 +23,25 @@ from kvassay.impls.faulty.patches import Patch, PatchedFault
 FAULTS: dict[str, PatchedFault] = {}
 
 
-def fault(name: str, accepted: str) -> Callable[[Patch], Patch]:
-    """Enter a patch of a `BlockPool` into `FAULTS` and register it."""
+def _pool(manager: VllmManager) -> Any:
+    return manager.engine.block_pool
+
+
+def _whole(manager: VllmManager) -> Any:
+    return manager
+
+
+def fault(
+    name: str, accepted: str, at: Callable[[VllmManager], Any] = _pool
+) -> Callable[[Patch], Patch]:
+    """Enter a patch, of a `BlockPool` unless it says of what, into `FAULTS` and register it."""
 
     def plant(patch: Patch) -> Patch:
         FAULTS[name] = PatchedFault.of(name, accepted, patch)
 
         def build(num_blocks: int, block_size: int) -> VllmManager:
             manager = VllmManager(num_blocks, block_size)
-            patch(manager.engine.block_pool)
+            patch(at(manager))
             return manager
 
         implementation(
@@ -119,3 +130,121 @@ def tail_leaked(pool: Any) -> None:
         free_blocks(others)
 
     pool.free_blocks = free
+
+
+@fault("freed-with-the-first-sharer", accepted="A1 A2 A3 P10")
+def freed_with_the_first_sharer(pool: Any) -> None:
+    """A block that several requests hold is free as soon as one of them leaves."""
+
+    def free(ordered_blocks: Iterable[Any]) -> None:
+        blocks = list(ordered_blocks)
+        for block in blocks:
+            block.ref_cnt = max(0, block.ref_cnt - 1)
+        pool.free_block_queue.append_n([block for block in blocks if not _queued(block)])
+
+    def touch(blocks: Sequence[Any]) -> None:
+        for block in blocks:
+            if _queued(block):
+                pool.free_block_queue.remove(block)
+            block.ref_cnt += 1
+
+    _without_assertion(pool)
+    pool.free_blocks = free
+    pool.touch = touch
+
+
+@fault("newest-goes-first", accepted="P10")
+def newest_goes_first(pool: Any) -> None:
+    """What is released goes to the front of the free queue, its key or not."""
+    queue = pool.free_block_queue
+
+    def free(ordered_blocks: Iterable[Any]) -> None:
+        blocks = list(ordered_blocks)
+        for block in blocks:
+            block.ref_cnt -= 1
+        queue.prepend_n([block for block in blocks if block.ref_cnt == 0])
+
+    pool.free_blocks = free
+
+
+@fault("head-goes-first", accepted="P9 P10")
+def head_goes_first(pool: Any) -> None:
+    """A request gives back its first block first, so that a prefix loses its head."""
+    free_blocks = pool.free_blocks
+    pool.free_blocks = lambda ordered_blocks: free_blocks(list(ordered_blocks)[::-1])
+
+
+@fault("reset-keeps-keys", accepted="P5 P2 E1 E2")
+def reset_keeps_keys(pool: Any) -> None:
+    """A reset says that it is done, and leaves all keys where they are."""
+    pool.reset_prefix_cache = lambda: True
+
+
+@fault("null-block-handed-out", accepted="A1 A2 A5 A7")
+def null_block_handed_out(pool: Any) -> None:
+    """The null block stands in the free queue among the others."""
+    pool.free_block_queue.prepend_n([pool.null_block])
+
+
+@fault("key-leads-to-next-block", accepted="P1 P2 P3 P4")
+def key_leads_to_next_block(pool: Any) -> None:
+    """The key of a full block is noted at the block after it, if there is one."""
+    cache_full_blocks = pool.cache_full_blocks
+
+    def cache(request: Any, blocks: Sequence[Any], *more: Any, **named: Any) -> None:
+        shifted = [*blocks[1:], blocks[-1]]
+        full = named.get("num_full_blocks", more[1] if len(more) > 1 else 0)
+        fit = len(blocks) > full and all(block.block_hash is None for block in shifted[:full])
+        cache_full_blocks(request, shifted if fit else blocks, *more, **named)
+
+    pool.cache_full_blocks = cache
+
+
+def _hashed_without(manager: Any, name: str) -> None:
+    """Requests hash their blocks as if one of their attributes were not set."""
+    request_of = manager._request
+
+    def request(*arguments: Any) -> Any:
+        made = request_of(*arguments)
+        hash_blocks = made._block_hasher
+
+        def blind(live: Any) -> Any:
+            kept = getattr(live, name)
+            setattr(live, name, None)
+            try:
+                return hash_blocks(live)
+            finally:
+                setattr(live, name, kept)
+
+        made._block_hasher = blind
+        made.block_hashes.clear()
+        made.update_block_hashes()
+        return made
+
+    manager._request = request
+
+
+@fault("salt-ignored", accepted="P2 E1", at=_whole)
+def salt_ignored(manager: Any) -> None:
+    """The salt is no part of a key."""
+    _hashed_without(manager, "cache_salt")
+
+
+@fault("adapter-ignored", accepted="P2 E1", at=_whole)
+def adapter_ignored(manager: Any) -> None:
+    """The adapter is no part of a key."""
+    _hashed_without(manager, "lora_request")
+
+
+@fault("refused-hit-stays-pinned", accepted="A1 A3 A4 A5 P10", at=_whole)
+def refused_hit_stays_pinned(manager: Any) -> None:
+    """A request that is refused keeps hold of what it would have hit."""
+    allocate_slots, pool = manager.engine.allocate_slots, manager.engine.block_pool
+
+    def allocate(live: Any, num_tokens: int, hit: int = 0, found: Any = None, **named: Any) -> Any:
+        slots = allocate_slots(live, num_tokens, hit, found, **named)
+        if slots is None and found is not None:
+            pool.touch(found.blocks[0])
+        return slots
+
+    manager.engine.allocate_slots = allocate

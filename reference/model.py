@@ -237,10 +237,22 @@ class CacheModel:
             self.blocks.publish(block, self.now, index)
             self.blocks.published[block].tag = live.tags[min(stop, (index + 1) * size) - 1]
             self.watch.link(block, live.tags, index * self.block_size, self.block_size)
+            self._doubt_where_cut(live, block, index)
         live.published = stop
         self._stamp(Stamp.COMMIT, live, stop)
         if Stamp.COMMIT in self.declaration.stamps:
             self._may_access(live.tags[:stop], start)
+
+    def _doubt_where_cut(self, live: Live, block: int, index: int) -> None:
+        """A sharer that was cut back inside a block may take back what is published from it now."""
+        stop = (index + 1) * self.block_size
+        for other in self.live.values():
+            if (
+                other is not live
+                and other.length < stop
+                and other.table[index : index + 1] == [block]
+            ):
+                self.publications.doubt(live.tags, other.length, (block,))
 
     def confirm(self, live: Live) -> None:
         """The request's hit is resident, and an access."""

@@ -110,7 +110,8 @@ def scaled_as_one(batch: AttentionBatch) -> bool:
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[Case], bool]], None]:
-    """Take cases away from a check."""
+    """Take cases away from a check, and what is pinned altogether."""
+    monkeypatch.setattr("kvassay.harness.attention.assay.pinned", lambda declaration: [])
 
     def take_away(name: str, unwanted: Callable[[Case], bool]) -> None:
         whole = CHECKS[name]

@@ -25,7 +25,7 @@ from kvassay.harness.attention.rounding_error import (
     ALIKE,
     KEYS,
     Error,
-    query_variance,
+    query_deviation,
     sum_in_single,
 )
 
@@ -91,6 +91,35 @@ class SharedByKey:
         return _summed(names, amounts)[1].square().sum()
 
 
+class SharedByQuery:
+    """Effects of roundings of the query, which all elements of one magnitude have in common.
+
+    Whatever row, head and dimension they are in: what is aimed at a key often has equal elements.
+    """
+
+    def __init__(self, num_kv_heads: int) -> None:
+        self._num_kv_heads = num_kv_heads
+        self._parts: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, query: Tensor, effects: Tensor) -> None:
+        """``[num_kv_heads, rows, head_dim]``: elements, and the effect of a rounding of each."""
+        sizes = query.abs().flatten(1)
+        for head, (own, amounts) in enumerate(zip(sizes, effects.flatten(1), strict=True)):
+            names, sums = _summed(own, amounts)
+            per_head = torch.zeros(len(names), self._num_kv_heads, dtype=F64)
+            per_head[:, head] = sums
+            self._parts.append((names, per_head))
+
+    def variance(self) -> Tensor:
+        """``[num_kv_heads + 1]``: each head's, then of all."""
+        if not self._parts:
+            return torch.zeros(self._num_kv_heads + 1, dtype=F64)
+        names, amounts = (torch.cat(each) for each in zip(*self._parts, strict=True))
+        found, inverse = torch.unique(names, return_inverse=True)
+        sums = torch.zeros(len(found), self._num_kv_heads, dtype=F64)
+        return _with_all(sums.index_add_(0, inverse, amounts).T).square().sum(dim=1)
+
+
 def _summed(names: Tensor, amounts: Tensor) -> tuple[Tensor, Tensor]:
     """Names without repetition, and the sum of the amounts of each."""
     found, inverse = torch.unique(names, return_inverse=True)
@@ -114,6 +143,8 @@ class Gain:
     """``[num_kv_heads]``: sum of the magnitudes that known errors have."""
     folded: list[SharedByKey] = field(init=False)
     """The same as `alike` where a value's scale per token is applied to its probability first."""
+    query: SharedByQuery = field(init=False)
+    """From roundings of the query."""
 
     def __post_init__(self) -> None:
         u = self.at.probability
@@ -123,6 +154,7 @@ class Gain:
         self.sums = torch.zeros(self.num_kv_heads, dtype=F64)
         self.known = torch.zeros(self.num_kv_heads, dtype=F64)
         self.folded = [SharedByKey(self.num_kv_heads) for _ in range(2)]
+        self.query = SharedByQuery(self.num_kv_heads)
 
     def add(self, case: OpenSoftmax, error: Error) -> None:
         """One sequence."""
@@ -158,8 +190,7 @@ class Gain:
         self.independent += error.runs.by_row(amount.square()).sum(dim=-1)
         if self.at.query:
             shared = (case.weights * case.steepness * effect) @ case.key
-            variance = query_variance(case, self.at) * shared.square()
-            self.independent += variance.sum(dim=(1, 2))
+            self.query.add(case.query, query_deviation(case, self.at) * shared)
 
     def standard_error(
         self, output: Tensor, variance: Tensor, stored_variance: Tensor
@@ -173,7 +204,7 @@ class Gain:
         storing = self._storing(output, weight.abs() * stored_variance.sqrt())
         alike = _with_all(self.alike.transpose(0, 1)).square().sum(dim=2).amax(dim=1)
         alike = torch.maximum(alike, torch.stack([each.variance() for each in self.folded]).amax(0))
-        independent = _with_all(self.independent)
+        independent = _with_all(self.independent) + self.query.variance()
         deviation = (alike + independent + _with_all(self.sums).square() + storing).sqrt()
         scale = torch.where(under > 0, 1 / under, 0.0)
         return deviation * scale, _with_all(self.known) * scale

@@ -133,9 +133,14 @@ def _weight_deviation(case: OpenSoftmax, moved: Tensor) -> Tensor:
     return torch.where(case.visible, deviation, 0.0)
 
 
+def query_deviation(case: OpenSoftmax, at: Precision) -> Tensor:
+    """``[h, r, head_dim]``: of each query element, with its sign, times the scale of the logits."""
+    return case.scale * NEAREST * at.query * case.query
+
+
 def query_variance(case: OpenSoftmax, at: Precision) -> Tensor:
-    """``[h, r, head_dim]``: of every query element, times the squared scale of the logits."""
-    return (case.scale * NEAREST * at.query) ** 2 * case.query.square()
+    """``[h, r, head_dim]``: the square of that."""
+    return query_deviation(case, at).square()
 
 
 def _from_query(case: OpenSoftmax, at: Precision) -> Tensor:

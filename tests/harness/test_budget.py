@@ -20,7 +20,7 @@ from kvassay.harness.attention.calibration import (
     batch_of,
     hostile_rows,
 )
-from kvassay.harness.attention.case import Case, Contents, Scaling
+from kvassay.harness.attention.case import CacheLayout, Case, Contents, Placement, Scaling
 from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.emulated import Fault, Strategy, emulate
 from kvassay.harness.attention.gain import gain_of, stored
@@ -44,6 +44,7 @@ from kvassay.harness.contract import (
     EmptyRow,
     Rounding,
 )
+from kvassay.impls.faulty.kernel_controls import CONTROLS
 from kvassay.reference.attention import attend, sequences
 
 F64 = torch.float64
@@ -659,6 +660,31 @@ def test_scales_per_token_make_equal_probabilities_round_unequally(seed: int) ->
         judgement = judge(emulate(built, how), expected, lse=True)
         assert judgement.gain < 0.5 * judgement.limits.gain
     off = emulate(replace(built, v_scale=built.v_scale * 1.1), PLAIN)
+    assert judge(off, expected, lse=True).problem is not None
+
+
+def test_equal_elements_of_the_query_are_rounded_alike() -> None:
+    """What aims at the heavy half is one number, in all rows and heads."""
+    control = CONTROLS["query-scaled-first"]
+    case = Case(
+        ((3, 1), (3, 0), (0, 0)),
+        num_q_heads=8,
+        head_dim=576,
+        head_dim_v=512,
+        block_size=8,
+        causal=False,
+        sinks=True,
+        contents=Contents.HALVES,
+        cache_layout=CacheLayout.V_IN_K,
+        placement=Placement.IDENTITY,
+        seed=1177004367,
+    )
+    built = build(case).batch
+    expected, got = expect(built, control.declaration.rounding), control.build()(built)
+    judgement = judge(got, expected, lse=True)
+    assert judgement.problem is None
+    assert 0.2 * judgement.limits.gain < judgement.gain < 0.6 * judgement.limits.gain
+    off = AttentionResult(got.output * 1.03, got.lse)
     assert judge(off, expected, lse=True).problem is not None
 
 

@@ -8,9 +8,8 @@ must not be convicted.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from kvassay.harness.contract import (
     CacheKey,
@@ -18,8 +17,7 @@ from kvassay.harness.contract import (
     OutOfBlocks,
     PrefixIndex,
 )
-from kvassay.harness.registry import implementation
-from kvassay.impls.faulty.managers import Fault
+from kvassay.impls.faulty.planting import Fault, planter
 from kvassay.impls.radix_index import (
     DECLARATION,
     Handle,
@@ -29,21 +27,7 @@ from kvassay.impls.radix_index import (
 from kvassay.impls.radix_key import Elements
 
 FAULTS: dict[str, Fault] = {}
-Planted = TypeVar("Planted", bound=type[RadixIndex])
-
-
-def fault(
-    name: str, accepted: str, hides: str, *, modelled_on: str = "none"
-) -> Callable[[Planted], Planted]:
-    """Enter a class into `FAULTS` and register it as ``index-fault-<name>``."""
-
-    def plant(build: Planted) -> Planted:
-        ids = frozenset(accepted.split())
-        FAULTS[name] = Fault(name, ids, modelled_on, hides, build, DECLARATION)
-        named = f"index-fault-{name}"
-        return implementation(named, kind=PrefixIndex, declaration=DECLARATION)(build)
-
-    return plant
+fault = planter(FAULTS, "index-fault-", PrefixIndex, DECLARATION)
 
 
 # --------------------------------------------------------------------------------------- splitting
@@ -287,6 +271,49 @@ class RefusedInsertStays(RadixIndex):
         self.capacity = limit
         if limit is not None and self._total * self.page_size > limit:
             raise OutOfBlocks("stored all the same")
+        return there
+
+
+@fault(
+    "insert-refused-early",
+    "A4",
+    "Far from the limit everything is stored.\nAn insert must fill the index to its last page.",
+)
+class InsertRefusedEarly(RadixIndex):
+    def _check_room(self, num_tokens: int) -> None:
+        super()._check_room(num_tokens + self.page_size if num_tokens else 0)
+
+
+@fault(
+    "refused-insert-stores-what-fits",
+    "A4 P4 P8 P9",
+    "The caller is told that there is no room for the whole, and frees all of its values.\n"
+    "A part of the key must fit, and be looked up.",
+)
+class RefusedInsertStoresWhatFits(RadixIndex):
+    def insert(self, key: CacheKey, values: Sequence[int]) -> int:
+        try:
+            return super().insert(key, values)
+        except OutOfBlocks:
+            head = replace(key, tokens=key.tokens[: self.page_size], spans=())
+            super().insert(head, list(values)[: self.page_size])
+            raise
+
+
+@fault(
+    "insert-overwrites-last-page",
+    "P1 P11",
+    "A key that is stored for the first time keeps its values.\n"
+    "It must be inserted again, and the end of it be matched.",
+)
+class InsertOverwritesLastPage(RadixIndex):
+    def insert(self, key: CacheKey, values: Sequence[int]) -> int:
+        there = super().insert(key, values)
+        elements = self._whole_pages(key)
+        if elements and there == len(elements):
+            node = self._descend(self._root(key), elements)[0]
+            last = self._checked_values(key, values)[there - self.page_size : there]
+            node.values[-self.page_size :] = last
         return there
 
 

@@ -6,58 +6,22 @@ reason. Importing this module registers each as implementation ``fault-<name>``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import replace
 
-from kvassay.harness.contract import (
-    CacheKey,
-    CacheManager,
-    Declaration,
-    Outcome,
-    OutOfBlocks,
-    Tie,
+from kvassay.harness.contract import CacheKey, CacheManager, Outcome, OutOfBlocks, Tie
+from kvassay.impls.faulty.controls import (
+    AT_FINISH,
+    DRAFTING,
+    DraftsAtRelease,
+    HeadFirst,
+    PublishAtFinish,
 )
-from kvassay.harness.registry import implementation
-from kvassay.impls.faulty.controls import AT_FINISH, DRAFTING, DraftsAtRelease, PublishAtFinish
 from kvassay.impls.faulty.hashed import DECLARATION, HashedCache, LiveRequest
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One planted fault."""
-
-    name: str
-    accepted: frozenset[str]
-    """Ids of the invariants that may convict it."""
-    modelled_on: str
-    """Public report that it restates, or ``none``."""
-    hides: str
-    """What keeps it out of sight, and what brings it out."""
-    build: type[Any]
-    declaration: Declaration = DECLARATION
-
+from kvassay.impls.faulty.planting import Fault, planter
 
 FAULTS: dict[str, Fault] = {}
-Planted = TypeVar("Planted", bound=type[HashedCache])
-
-
-def fault(
-    name: str,
-    accepted: str,
-    hides: str,
-    *,
-    modelled_on: str = "none",
-    declaration: Declaration = DECLARATION,
-) -> Callable[[Planted], Planted]:
-    """Enter a class into `FAULTS` and register it as ``fault-<name>``."""
-
-    def plant(build: Planted) -> Planted:
-        ids = frozenset(accepted.split())
-        FAULTS[name] = Fault(name, ids, modelled_on, hides, build, declaration)
-        return implementation(f"fault-{name}", kind=CacheManager, declaration=declaration)(build)
-
-    return plant
+fault = planter(FAULTS, "fault-", CacheManager, DECLARATION)
 
 
 class TwoStates(HashedCache):
@@ -174,10 +138,7 @@ class FullHit(HashedCache):
     modelled_on="B77",
     declaration=replace(DECLARATION, tie=Tie.HEAD_FIRST),
 )
-class MatchPastHole(HashedCache):
-    def _release_order(self, blocks: Sequence[int]) -> Sequence[int]:
-        return blocks
-
+class MatchPastHole(HeadFirst):
     def _match(self, entry: LiveRequest) -> list[int]:
         keys = self._keys(entry, self._hit_limit(len(entry.tokens)))
         found = map(self._lookup, keys)
@@ -186,7 +147,7 @@ class MatchPastHole(HashedCache):
 
 @fault(
     "refcount-off-on-hit",
-    "A3 A2 C1",
+    "A1 A3 A2 C1",
     "Hits on idle blocks are counted, and so are forks.\n"
     "A hit must fall on a block in use, and its first owner must leave first.",
 )
@@ -233,8 +194,9 @@ class AbortedIsPublished(PublishAtFinish):
     declaration=DRAFTING,
 )
 class DraftsPublishedAtRelease(DraftsAtRelease):
-    def _verified(self, request: str) -> int:
-        return len(self._live[request].tokens)
+    def release(self, request: str, outcome: Outcome = Outcome.FINISHED) -> None:
+        self._drafts.pop(request, None)
+        super().release(request, outcome)
 
 
 @fault(
@@ -314,7 +276,7 @@ class CopyReversed(HashedCache):
 
 @fault(
     "fork-forgets-parent-reference",
-    "A3 A2 C1",
+    "A1 A3 A2 C1",
     "The last block is counted, so that copy-on-write works.\n"
     "One of the two must leave and the pool be filled while the other lives.",
     modelled_on="B27",

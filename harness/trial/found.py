@@ -1,0 +1,60 @@
+"""What a judge hands back: convictions, and how to show each of them again on another subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much one fault or control may take."""
+
+    examples: int = 1000
+    """Of managers and indexes, for each suite; known scenarios come first."""
+    pairs: int = 60
+    """Of pairs."""
+    cases: int = 200
+    """Of kernels, for each check."""
+    seconds: float = 6.0
+    """Of processor time, for each check of a kernel."""
+    shrink_seconds: float = 4.0
+    """For making a failing case of a kernel smaller."""
+    everything: bool = False
+    """Whether all suites or checks are asked, and not only until one has convicted."""
+    without: frozenset[str] = frozenset()
+    """Checks that are taken out: ids of invariants, of kernels the names of checks."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One conviction."""
+
+    check: str
+    """The suite that convicted, or the check."""
+    invariant: str
+    told: str
+    again: Callable[[Any], frozenset[str]]
+    """The invariants that another subject breaks on the same counterexample."""
+    examples: int | None = None
+    """Examples until then; 0 for a known scenario, None where examples are not drawn."""
+    operations: int | None = None
+    """Of the shrunk counterexample, commits not counted; None where nothing is shrunk to a list."""
+
+
+@dataclass
+class Judged:
+    """What came of one trial."""
+
+    found: list[Found] = field(default_factory=list)
+    examples: int = 0
+    """Tried in all."""
+
+    def nearest(self, accepted: frozenset[str]) -> Found:
+        """The shortest counterexample: it is nearest to the cause. Of equals, an accepted one."""
+
+        def rank(one: Found) -> tuple[int, bool]:
+            return one.operations or 0, one.invariant not in accepted
+
+        return min(self.found, key=rank)

@@ -1,0 +1,149 @@
+"""The harness on trial: every planted fault is convicted, every control acquitted.
+
+    tox run -e trial
+    tox run -e trial -- --profile ci
+    tox run -e trial -- --page results/kill_matrix.md --record results/kill_matrix.json
+    tox run -e trial -- --controls 5000
+    tox run -e trial -- --family manager --without P5
+
+Each fault is judged by the suites and checks that a user runs, in a process of its own. The run
+fails (exit status 1) for a fault that survives, is convicted by an invariant that it does not name,
+or is dead (what convicts it is not what was planted), and for a control that is convicted. Ctrl-C
+ends it early, keeps what is known so far, and exits with 130.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from kvassay.harness.assay import write_whole
+from kvassay.harness.environment import capture
+from kvassay.harness.trial.choice import FULL, PROFILES, Choice, choose, of_controls
+from kvassay.harness.trial.fate import Ended
+from kvassay.harness.trial.matrix import Matrix
+from kvassay.harness.trial.page import SUMMARY, as_markdown, as_record, summary_row
+from kvassay.harness.trial.planted import Family, Planted
+from kvassay.harness.trial.workers import LIMIT, catalogue, prepare, tried
+from kvassay.suites.benchmarks.arguments import positive
+
+FAULTS = "kvassay.impls.faulty.registry"
+BROKEN_OFF = 130
+
+
+def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Of the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--profile", choices=list(PROFILES), default=FULL.name, help="how much is tried")
+    add("--part", type=int, default=0, help="which part of the kernels the profile tries")
+    add("--family", action="append", choices=[each.value for each in Family], help="only these")
+    add("--only", default="", help="only those with this in their name")
+    add("--without", default="", help="take checks out: ids, and names of checks of kernels")
+    add("--controls", type=positive, help="controls only, with so many examples")
+    add("--examples", type=positive, help="so many for each suite, in place of the profile's")
+    add("--workers", type=positive, default=os.cpu_count() or 1, help="processes at a time")
+    add("--catalogue", default=FAULTS, help="module that knows what to try")
+    add("--page", type=Path, help="write the matrix to this file (Markdown)")
+    add("--record", type=Path, help="write a record to this file (JSON)")
+    return parser.parse_args(arguments)
+
+
+def chosen(given: argparse.Namespace) -> Choice:
+    """What is to be tried."""
+    everything = catalogue(given.catalogue).everything()
+    wanted = [one for one in everything if _wanted(one, given)]
+    profile = PROFILES[given.profile]
+    if given.controls is not None:
+        profile = replace(profile, parts=1, controls=of_controls(given.controls))
+    if given.examples is not None:
+        profile = replace(profile, faults=replace(profile.faults, examples=given.examples))
+    return choose(wanted, profile, given.part, frozenset(given.without.split(",")) - {""})
+
+
+def _wanted(planted: Planted, given: argparse.Namespace) -> bool:
+    family = given.family is None or planted.family.value in given.family
+    return family and given.only in planted.name and not (given.controls and planted.is_fault)
+
+
+def run(given: argparse.Namespace, console: Console) -> Matrix:
+    """Try everything; what goes wrong is printed at once."""
+    choice = chosen(given)
+    prepare(given.catalogue, {each.planted.family for each in choice.asked})
+    start, results = time.monotonic(), []
+    limit = LIMIT if given.controls is None else 100 * LIMIT
+    # Refreshed by hand: processes are not forked from a process of several threads.
+    with Progress(console=console, auto_refresh=False, transient=True) as progress:
+        bar = progress.add_task("on trial", total=len(choice.asked))
+        try:
+            for one in tried(given.catalogue, choice.asked, given.workers, limit):
+                results.append(one)
+                progress.update(bar, advance=1, description=f"on trial: {escape(one.key):50.50}")
+                if not one.good:
+                    progress.console.print(
+                        f"{one.fate.value}: {escape(one.key)}: {escape(one.told)}"
+                    )
+                progress.refresh()
+        except KeyboardInterrupt:
+            progress.console.print("broken off; what is known so far is kept")
+    return Matrix(
+        tuple(results),
+        len(choice.asked),
+        time.monotonic() - start,
+        given.profile if given.controls is None else f"controls, {given.controls} examples",
+        choice.told(),
+        tuple(sorted(given.without.split(","))) if given.without else (),
+    )
+
+
+def tell(matrix: Matrix, console: Console) -> None:
+    """The summary."""
+    table = Table(*SUMMARY, show_edge=False, pad_edge=False)
+    for family in matrix.families():
+        table.add_row(*summary_row(family, *_of(matrix, family)))
+    table.add_section()
+    table.add_row(*summary_row("all", matrix.faults, matrix.controls))
+    console.print(table)
+    for text in (*matrix.problems(), *(f"over budget: {each}" for each in matrix.over_budget())):
+        console.print(escape(text))
+    console.print(f"{matrix.seconds:.0f} s, {matrix.left_out}")
+
+
+def _of(matrix: Matrix, family: str) -> tuple[list[Ended], list[Ended]]:
+    faults = [one for one in matrix.faults if one.family == family]
+    return faults, [one for one in matrix.controls if one.family == family]
+
+
+def keep(matrix: Matrix, given: argparse.Namespace) -> None:
+    """Write page and record, where they are asked for."""
+    environment = capture("derandomized")
+    if given.page is not None:
+        write_whole(given.page, as_markdown(matrix, environment))
+    if given.record is not None:
+        write_whole(given.record, as_record(matrix, environment).model_dump_json(indent=1) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """From the command line; returns the exit status."""
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    given, console = options(arguments), Console()
+    matrix = run(given, console)
+    keep(matrix, given)
+    tell(matrix, console)
+    if not matrix.complete:
+        return BROKEN_OFF
+    return 1 if matrix.problems() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

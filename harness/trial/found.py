@@ -17,8 +17,8 @@ class Effort:
     """Of pairs."""
     cases: int = 200
     """Of kernels, for each check."""
-    seconds: float = 6.0
-    """Of processor time, for each check of a kernel."""
+    seconds: float = 30.0
+    """Of processor time, for each check of a kernel; cases are what should end it."""
     shrink_seconds: float = 4.0
     """For making a failing case of a kernel smaller."""
     everything: bool = False

@@ -52,9 +52,12 @@ FAULTS: dict[str, PairFault] = {}
 CORRECT = Registration("hashed", CacheManager, hashed.HashedCache, hashed.DECLARATION)
 
 
-def _built_in(name: str, kind: type) -> Registration:
-    (found,) = (entry for entry in find(name) if entry.kind is kind)
+def _built_in(module: str, name: str, kind: type) -> Registration:
+    (found,) = (entry for entry in find(module) if (entry.name, entry.kind) == (name, kind))
     return found
+
+
+KERNEL = _built_in("kvassay.impls.kernels", "torch", PagedAttention)
 
 
 def _named(name: str, kind: type, build: Callable[..., Any], declared: Declaration) -> Registration:
@@ -90,7 +93,6 @@ OF_KERNELS = (
 
 
 def _manager_fault(fault: Fault) -> None:
-    kernel = _built_in("torch", PagedAttention)
     name = f"fault-{fault.name}"
     corrupted = _named(name, CacheManager, fault.build, fault.declaration)
     host = _named("host", CacheManager, fault.healthy, fault.declaration)
@@ -98,8 +100,8 @@ def _manager_fault(fault: Fault) -> None:
         name,
         fault.accepted,
         fault.hides,
-        (corrupted, kernel),
-        (host, kernel),
+        (corrupted, KERNEL),
+        (host, KERNEL),
         fault.corrupted,
         fault.modelled_on,
     )

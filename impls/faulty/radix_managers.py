@@ -18,7 +18,7 @@ from kvassay.impls.radix_request import RequestTables
 from kvassay.impls.radix_state import RadixRequest, TreeNode
 from kvassay.impls.radix_tree import RadixTree
 
-(HOST,) = (entry for entry in find("radix") if entry.kind is CacheManager)
+(HOST,) = (entry for entry in find("kvassay.impls.radix") if entry.kind is CacheManager)
 FAULTS: dict[str, Fault] = {}
 
 

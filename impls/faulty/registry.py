@@ -11,19 +11,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module, util
+from types import CodeType
 from typing import Any
 
 import torch
 
 from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.offers import Offers
-from kvassay.harness.contract import CacheManager, PagedAttention, PrefixIndex
+from kvassay.harness.contract import CacheManager, PrefixIndex
 from kvassay.harness.load.known.instrument import Instrument
 from kvassay.harness.registry import Registration, find
 from kvassay.harness.rig.checking import Subject
 from kvassay.harness.rig.rig import Rig
 from kvassay.harness.rig.tagged import TaggedDevice, TaggedReference
-from kvassay.harness.trial.marks import Mark, mark_of_edit, marks_of
+from kvassay.harness.trial.marks import Mark, mark_of, mark_of_edit, marks_of
 from kvassay.harness.trial.planted import Family, Planted
 from kvassay.impls.faulty import (
     index_controls,
@@ -40,8 +41,21 @@ from kvassay.impls.faulty import (
     triton_kernels,
 )
 from kvassay.impls.faulty.metrics_planting import MetricFault
+from kvassay.impls.faulty.patches import PatchedFault
 from kvassay.impls.faulty.planting import Fault
 
+ENGINES = (
+    ("vllm", "kvassay.impls.faulty.vllm", "FAULTS", "vllm-fault-", "vllm"),
+    ("sglang", "kvassay.impls.faulty.sglang", "FAULTS", "sglang-fault-", "sglang-radix-commit"),
+    (
+        "sglang",
+        "kvassay.impls.faulty.sglang",
+        "INDEX_FAULTS",
+        "sglang-index-fault-",
+        "sglang-radix-index",
+    ),
+)
+"""Package, module of its faults, their name in it, how they are registered, and the stock one."""
 CONTROLS_OF_MANAGERS = "kvassay.impls.faulty.controls"
 PAIRED = ("bump", "null-block", "lookahead", "remap", "publish-at-finish", "drop-one")
 """Controls of managers that are tried in a pair as well."""
@@ -59,6 +73,7 @@ def _all() -> tuple[Planted, ...]:
         *_pairs(),
         *_rigs(),
         *_instruments(),
+        *_engines(),
     )
     return (*faults, *_controls())
 
@@ -218,7 +233,7 @@ def _rig(build: type[Rig]) -> Callable[[], Subject]:
         return TaggedDevice(block_size)
 
     def subject() -> Subject:
-        (manager,) = (entry for entry in find("radix") if entry.kind is CacheManager)
+        (manager,) = (entry for entry in find("kvassay.impls.radix") if entry.kind is CacheManager)
         return Subject(manager, device, TaggedReference(), build)
 
     return subject
@@ -258,6 +273,51 @@ def _parts(fault: MetricFault) -> Callable[[], frozenset[Mark]]:
     return marks
 
 
+# ---------------------------------------------------------------------------------------- engines
+
+
+def _engines() -> Iterator[Planted]:
+    for package, module, called, prefix, stock in ENGINES:
+        if util.find_spec(package) is None:
+            continue
+        registered = {entry.name: entry for entry in find(module)}
+        for fault in getattr(import_module(module), called).values():
+            entry = registered[f"{prefix}{fault.name}"]
+            yield Planted(
+                Family.INDEX if entry.kind is PrefixIndex else Family.MANAGER,
+                entry.name,
+                _found(entry),
+                fault.accepted,
+                _stock(stock, entry),
+                _replacements(fault),
+                hides=fault.description,
+            )
+
+
+def _found(entry: Registration) -> Callable[[], Registration]:
+    return lambda: entry
+
+
+def _stock(name: str, entry: Registration) -> Callable[[], Registration]:
+    def host() -> Registration:
+        (found,) = (one for one in find(name) if one.kind is entry.kind)
+        return replace(found, declaration=entry.declaration)
+
+    return host
+
+
+def _replacements(fault: PatchedFault) -> Callable[[], frozenset[Mark]]:
+    """The functions that a patch puts in the place of others, not the patch itself."""
+    return lambda: frozenset(map(mark_of, _inside(fault.patch.__code__)))
+
+
+def _inside(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _inside(constant)
+
+
 # --------------------------------------------------------------------------------------- controls
 
 
@@ -282,10 +342,8 @@ def _control(family: Family, entry: Registration, words: str | None) -> Planted:
 
 
 def _paired(entry: Registration) -> Planted:
-    (kernel,) = (one for one in find("torch") if one.kind is PagedAttention)
-    return Planted(
-        Family.PAIR, entry.name, _halves((entry, kernel)), hides=_first(entry.factory.__doc__)
-    )
+    halves = _halves((entry, pairs.KERNEL))
+    return Planted(Family.PAIR, entry.name, halves, hides=_first(entry.factory.__doc__))
 
 
 def _odd_kernel(control: kernel_controls.Control) -> Callable[[], Kernel]:

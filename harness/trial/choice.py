@@ -1,12 +1,13 @@
 """Which faults and controls one run tries, and how hard; what it leaves out is counted and told.
 
 In `CI` the kernels take turns: each run tries one part of them, chosen by name alone, so that the
-same part is always the same faults. Everything else is tried in full every time.
+same part is always the same faults. Everything else is tried in full every time. Triton's kernels
+are slow where they are interpreted, and so fewer of them are tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
@@ -14,9 +15,9 @@ from kvassay.harness.trial.found import Effort
 from kvassay.harness.trial.planted import Family, Planted
 from kvassay.harness.trial.workers import Asked
 
-PARTS = 4
-"""Of kernels in CI."""
-SLOW = frozenset({Family.TORCH, Family.TRITON})
+IN_CI = {Family.TORCH: 2, Family.TRITON: 3}
+"""Of these, one of so many parts is tried."""
+SLOW = frozenset(IN_CI)
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,15 @@ class Profile:
     """How much one run tries."""
 
     name: str
-    parts: int
-    """Of the slow families one of so many parts is tried."""
+    parts: Mapping[Family, int]
+    """Of these families one of so many parts is tried."""
     faults: Effort
     controls: Effort
 
 
-FULL = Profile("full", 1, Effort(), Effort(examples=40, pairs=8, cases=3, seconds=0.2))
+FULL = Profile("full", {}, Effort(), Effort(examples=40, pairs=8, cases=3, seconds=0.2))
 CI = Profile(
-    "ci", PARTS, Effort(shrink_seconds=1.5), Effort(examples=15, pairs=3, cases=2, seconds=0.1)
+    "ci", IN_CI, Effort(shrink_seconds=1.5), Effort(examples=15, pairs=3, cases=2, seconds=0.1)
 )
 PROFILES = {profile.name: profile for profile in (FULL, CI)}
 MANY = 5000
@@ -82,5 +83,6 @@ def choose(
     return Choice(tuple(asked), left_out)
 
 
-def _in_part(planted: Planted, parts: int, part: int) -> bool:
-    return planted.family not in SLOW or crc32(planted.name.encode()) % parts == part % parts
+def _in_part(planted: Planted, parts: Mapping[Family, int], part: int) -> bool:
+    number = parts.get(planted.family, 1)
+    return crc32(planted.name.encode()) % number == part % number

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kvassay.harness.assay import Assay, Plan
-from kvassay.harness.campaign import CHECK, Budget, Campaign, Finding, invariant_of
+from kvassay.harness.assay import Assay, Plan, corpus_folder
+from kvassay.harness.campaign import CHECK, Finding, invariant_of, load_known
 from kvassay.harness.contract import CacheManager
-from kvassay.harness.registry import Registration, find
+from kvassay.harness.registry import Registration
 from kvassay.harness.session import without_inspection
 from kvassay.harness.subjects import subject_of
 from kvassay.harness.trial.found import Effort, Found, Judged
@@ -23,9 +23,8 @@ ELSE = ("index",)
 
 
 def warm() -> None:
-    """What a first campaign imports and all others have."""
-    (usual,) = (entry for entry in find("paged") if entry.kind is CacheManager)
-    Campaign(usual, "allocator", Budget(examples=2)).run()
+    """Reading scenarios for the first time makes what reads them."""
+    load_known([corpus_folder()])
 
 
 def judge(planted: Planted, subject: Registration, effort: Effort) -> Judged:

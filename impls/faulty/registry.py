@@ -18,6 +18,7 @@ import torch
 
 from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.offers import Offers
+from kvassay.harness.campaign import Budget, Campaign
 from kvassay.harness.contract import CacheManager, PrefixIndex
 from kvassay.harness.load.known.instrument import Instrument
 from kvassay.harness.registry import Registration, find
@@ -27,6 +28,7 @@ from kvassay.harness.rig.tagged import TaggedDevice, TaggedReference
 from kvassay.harness.trial.marks import Mark, mark_of, mark_of_edit, marks_of
 from kvassay.harness.trial.planted import Family, Planted
 from kvassay.impls.faulty import (
+    hashed,
     index_controls,
     indexes,
     kernel_controls,
@@ -84,8 +86,11 @@ def everything() -> list[Planted]:
 
 
 def prepare(families: set[Family]) -> None:
-    """What trials of these have in common: one thread, and what the Triton kernel takes."""
+    """What trials of these have in common: one thread, imports, what the Triton kernel takes."""
     torch.set_num_threads(1)
+    if families & {Family.MANAGER, Family.INDEX}:
+        sound = Registration("hashed", CacheManager, hashed.HashedCache, hashed.DECLARATION)
+        Campaign(sound, "allocator", Budget(examples=2)).run()
     if Family.TRITON in families:
         _accepted_by_triton()
 

@@ -65,7 +65,7 @@ def chosen(given: argparse.Namespace) -> Choice:
     wanted = [one for one in everything if _wanted(one, given)]
     profile = PROFILES[given.profile]
     if given.controls is not None:
-        profile = replace(profile, parts=1, controls=of_controls(given.controls))
+        profile = replace(profile, parts={}, controls=of_controls(given.controls))
     if given.examples is not None:
         profile = replace(profile, faults=replace(profile.faults, examples=given.examples))
     return choose(wanted, profile, given.part, frozenset(given.without.split(",")) - {""})

@@ -52,6 +52,8 @@ class Ended:
     """The verdict, or what is wrong with the trial."""
     modelled_on: str = "none"
     hides: str = ""
+    only_by: str = ""
+    """The check without which it survives, if that was tried and there is one."""
     notes: tuple[str, ...] = field(default_factory=tuple)
     """What else was seen."""
 

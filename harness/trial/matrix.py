@@ -26,6 +26,8 @@ class Matrix:
     left_out: str = "nothing was left out"
     without: tuple[str, ...] = ()
     """Checks that were taken out."""
+    necessity: bool = False
+    """Whether it was tried what each check is needed for."""
 
     @property
     def complete(self) -> bool:

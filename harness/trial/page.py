@@ -8,7 +8,8 @@ from kvassay.harness.attention.law import WHOLE_LAW
 from kvassay.harness.environment import Environment
 from kvassay.harness.record import Direction, Metric, Record, Subject
 from kvassay.harness.trial.fate import Ended, Fate
-from kvassay.harness.trial.matrix import Figures, Matrix
+from kvassay.harness.trial.matrix import Figures, Matrix, in_order
+from kvassay.harness.trial.necessity import needed_for
 
 SUITE, KIND = "trial", "Harness"
 UNMEASURED = "-"
@@ -23,6 +24,11 @@ OF_FAULTS = """*by* is the invariant of the shortest counterexample, with the su
 *operations*: of the shrunk counterexample. *seconds*: of processor time, shrinking included.
 *after*: the public report that it restates. In every counterexample corrupted code was run, and
 the same without the fault shows nothing on it."""
+OF_NECESSITY = """A check is an invariant of a suite. Of managers and indexes, every fault that one
+check alone convicted was tried again with that check taken out of the checker (the run goes on as
+if it had found nothing wrong); it stands here if nothing else convicted it then. Kernels and pairs
+stop at the first check that convicts, and are left out."""
+NOT_NEEDED = "none: what it convicts, others convict as well"
 OF_INVARIANTS = """*named by*: faults that it may convict; *first*: those whose shortest
 counterexample shows it; *seen*: those that it convicted at all, before the trial was over."""
 
@@ -50,6 +56,7 @@ def _lines(matrix: Matrix, environment: Environment) -> Iterator[str]:
     yield ""
     yield from _table(("invariant", "", "named by", "first", "seen"), _invariants(matrix))
     yield ""
+    yield from _necessity(matrix)
     yield "## Controls"
     yield ""
     yield from _table(("control", "fate", "tried", "what is odd about it"), _controls(matrix))
@@ -151,6 +158,31 @@ def _invariants(matrix: Matrix) -> Iterator[tuple[str, ...]]:
     for name, uses in matrix.by_invariant().items():
         title = WHOLE_LAW[name].title if name in WHOLE_LAW else "crash or hang"
         yield name, title, str(uses.accepted), str(uses.first), str(uses.seen)
+
+
+def _necessity(matrix: Matrix) -> Iterator[str]:
+    """What would be missed without a check."""
+    if not matrix.necessity:
+        return
+    needed = needed_for(matrix.ended)
+    useful = sum(bool(names) for names in needed.values())
+    yield "## What each check is needed for"
+    yield ""
+    yield OF_NECESSITY
+    yield ""
+    yield f"{useful} of {len(needed)} checks kill something that nothing else kills."
+    yield ""
+    rows = (
+        (family, name, str(len(faults)), ", ".join(faults) or NOT_NEEDED)
+        for (family, name), faults in sorted(needed.items(), key=_by_check)
+    )
+    yield from _table(("family", "check", "faults", "that only it kills"), rows)
+    yield ""
+
+
+def _by_check(item: tuple[tuple[str, str], list[str]]) -> tuple[str, tuple[str, int, str]]:
+    (family, name), _ = item
+    return family, in_order(name)
 
 
 def _controls(matrix: Matrix) -> Iterator[tuple[str, ...]]:

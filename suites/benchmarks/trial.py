@@ -3,6 +3,7 @@
     tox run -e trial
     tox run -e trial -- --profile ci
     tox run -e trial -- --page results/kill_matrix.md --record results/kill_matrix.json
+    tox run -e trial -- --necessity
     tox run -e trial -- --controls 5000
     tox run -e trial -- --family manager --without P5
 
@@ -31,7 +32,9 @@ from kvassay.harness.assay import write_whole
 from kvassay.harness.environment import capture
 from kvassay.harness.trial.choice import FULL, PROFILES, Choice, choose, of_controls
 from kvassay.harness.trial.fate import Ended
+from kvassay.harness.trial.found import Effort
 from kvassay.harness.trial.matrix import Matrix
+from kvassay.harness.trial.necessity import needed_for, to_try, with_only
 from kvassay.harness.trial.page import SUMMARY, as_markdown, as_record, summary_row
 from kvassay.harness.trial.planted import Family, Planted
 from kvassay.harness.trial.workers import LIMIT, catalogue, prepare, tried
@@ -39,6 +42,8 @@ from kvassay.suites.benchmarks.arguments import positive
 
 FAULTS = "kvassay.impls.faulty.registry"
 BROKEN_OFF = 130
+WITHOUT = 200
+"""Examples for each suite where a check is taken out."""
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -50,6 +55,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--family", action="append", choices=[each.value for each in Family], help="only these")
     add("--only", default="", help="only those with this in their name")
     add("--without", default="", help="take checks out: ids, and names of checks of kernels")
+    add("--necessity", action="store_true", help="also try what each check is needed for")
     add("--controls", type=positive, help="controls only, with so many examples")
     add("--examples", type=positive, help="so many for each suite, in place of the profile's")
     add("--workers", type=positive, default=os.cpu_count() or 1, help="processes at a time")
@@ -106,6 +112,15 @@ def run(given: argparse.Namespace, console: Console) -> Matrix:
     )
 
 
+def with_necessity(matrix: Matrix, given: argparse.Namespace) -> Matrix:
+    """The same with what each check is needed for: faults are tried without their only killer."""
+    known = {one.key: one for one in catalogue(given.catalogue).everything()}
+    effort = Effort(examples=given.examples or WITHOUT)
+    again = to_try(matrix.faults, known, effort)
+    survivors = list(tried(given.catalogue, again, given.workers))
+    return replace(matrix, ended=with_only(matrix.ended, survivors), necessity=True)
+
+
 def tell(matrix: Matrix, console: Console) -> None:
     """The summary."""
     table = Table(*SUMMARY, show_edge=False, pad_edge=False)
@@ -114,6 +129,10 @@ def tell(matrix: Matrix, console: Console) -> None:
     table.add_section()
     table.add_row(*summary_row("all", matrix.faults, matrix.controls))
     console.print(table)
+    if matrix.necessity:
+        needed = needed_for(matrix.ended)
+        useful = sum(bool(names) for names in needed.values())
+        console.print(f"{useful} of {len(needed)} checks kill something that nothing else kills")
     for text in (*matrix.problems(), *(f"over budget: {each}" for each in matrix.over_budget())):
         console.print(escape(text))
     console.print(f"{matrix.seconds:.0f} s, {matrix.left_out}")
@@ -138,6 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TRITON_INTERPRET", "1")
     given, console = options(arguments), Console()
     matrix = run(given, console)
+    if given.necessity and matrix.complete:
+        matrix = with_necessity(matrix, given)
     keep(matrix, given)
     tell(matrix, console)
     if not matrix.complete:

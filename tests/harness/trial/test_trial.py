@@ -25,9 +25,11 @@ from kvassay.harness.trial.fate import Ended, Fate
 from kvassay.harness.trial.found import Effort
 from kvassay.harness.trial.marks import marks_of
 from kvassay.harness.trial.matrix import Matrix
+from kvassay.harness.trial.necessity import needed_for, to_try, with_only
 from kvassay.harness.trial.planted import Family, Planted
 from kvassay.harness.trial.workers import Asked, tried
 from kvassay.impls.faulty.hashed import DECLARATION, HashedCache
+from kvassay.impls.faulty.managers import WrongVictim
 from kvassay.suites.benchmarks import trial
 
 TINY = "tests_of_trial_catalogue"
@@ -228,6 +230,28 @@ def test_no_process_is_left_behind(known: Callable[..., str]) -> None:
 
     assert multiprocessing.active_children() == []
     assert threading.active_count() == 1 or workers.METHOD == "fork"
+
+
+def test_a_check_is_needed_where_nothing_else_kills(
+    known: Callable[..., str], tmp_path: Path
+) -> None:
+    alone = planted("wrong-victim", WrongVictim, "P10", HashedCache)
+    page = tmp_path / "matrix.md"
+    given = ["--catalogue", known(alone, KILLED), *BRIEF, "--necessity", "--page", str(page)]
+    assert trial.main(given) == 0
+    assert "| manager | P10 | 1 | wrong-victim |" in page.read_text()
+    assert "| manager | A1 | 0 | none: " in page.read_text()
+
+
+def test_only_what_one_check_alone_convicted_is_tried_without_it() -> None:
+    alone = replace(attempt(KILLED, FEW), killers=(("prefix", "A5"), ("cow", "A5")))
+    several = replace(alone, killers=(("prefix", "A5"), ("prefix", "A1")))
+    known = {KILLED.key: KILLED}
+    (again,) = to_try([alone, several], known, FEW)
+    assert again.effort.without == {"A5"}
+    survived = replace(alone, fate=Fate.SURVIVED, killers=())
+    assert needed_for(with_only([alone], [survived])) == {("manager", "A5"): ["leaks"]}
+    assert needed_for(with_only([alone], [alone])) == {("manager", "A5"): []}
 
 
 # ----------------------------------------------------------------------------------------- choice

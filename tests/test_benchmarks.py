@@ -27,6 +27,14 @@ def test_both_generators_convict_an_easy_fault() -> None:
         assert example(sound, Random(0), 0).verdict is None
 
 
+def test_both_generators_convict_an_easy_fault_of_an_index() -> None:
+    found = {entry.name: entry for entry in find("kvassay.impls.faulty.indexes")}
+    faulty, (sound,) = found["index-fault-insert-counts-new"], find("radix-index")
+    for example in (yardstick.by_generator, yardstick.by_uniform):
+        assert yardstick.needed(example, faulty, {"P2", "P3", "P5", "P12"}, seed=0) < 20
+        assert all(example(sound, Random(seed), 0).verdict is None for seed in range(5))
+
+
 def test_the_factor_counts_hard_faults_only() -> None:
     rows = [yardstick.Row("easy", 1, 2), yardstick.Row("hard", 2, 200), yardstick.Row("x", 1, 90)]
     assert yardstick.median_factor(rows) == 95

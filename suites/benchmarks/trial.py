@@ -42,6 +42,8 @@ from kvassay.suites.benchmarks.arguments import positive
 
 FAULTS = "kvassay.impls.faulty.registry"
 BROKEN_OFF = 130
+EVERY = 50
+"""Trials between two lines of progress where there is no terminal."""
 WITHOUT = 200
 """Examples for each suite where a check is taken out."""
 
@@ -100,6 +102,8 @@ def run(given: argparse.Namespace, console: Console) -> Matrix:
                         f"{one.fate.value}: {escape(one.key)}: {escape(one.told)}"
                     )
                 progress.refresh()
+                if not console.is_terminal and len(results) % EVERY == 0:
+                    progress.console.print(f"{len(results)} of {len(choice.asked)} tried")
         except KeyboardInterrupt:
             progress.console.print("broken off; what is known so far is kept")
     return Matrix(

@@ -3,14 +3,17 @@
 For every planted fault: the number of examples until it is convicted under an invariant that it
 accepts, median over seeds, with both generators on the same pools and run lengths and without
 any inspection. The figure of merit is the median ratio over the faults that are hard (uniform
-needs at least 50). ``python -m kvassay.suites.benchmarks.yardstick`` prints the table.
+needs at least 50). What uniform has not found when it ends counts as found then, so that the ratio
+is too small, if anything. ``python -m kvassay.suites.benchmarks.yardstick`` prints the table of the
+faults in `managers`; with ``--all``, of every fault of managers, then of every fault of indexes.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from random import Random
@@ -19,12 +22,18 @@ from rich.console import Console
 from rich.table import Table
 
 from kvassay.harness.campaign import LENGTHS, invariant_of
+from kvassay.harness.contract import PrefixIndex
 from kvassay.harness.generator import FOCUS
-from kvassay.harness.registry import Registration, find
+from kvassay.harness.index import session as of_indexes
+from kvassay.harness.index.uniform import uniform as uniform_on_index
+from kvassay.harness.registry import Registration
 from kvassay.harness.session import Run, drive, explore, without_inspection
-from kvassay.harness.subjects import MANAGERS
+from kvassay.harness.subjects import subject_of
+from kvassay.harness.trial.planted import Family, Planted
 from kvassay.harness.uniform import uniform
+from kvassay.impls.faulty import registry
 from kvassay.impls.faulty.managers import FAULTS
+from kvassay.suites.benchmarks.arguments import positive
 
 MOST = 1000
 """Examples after which a fault counts as not found."""
@@ -48,45 +57,55 @@ class Row:
         return self.uniform / self.generator
 
 
-def _shape(rng: Random) -> tuple[int, int]:
+def _shape(registration: Registration, rng: Random) -> tuple[int, int]:
     """Blocks and tokens per block, from the usual ones."""
-    return rng.choice(MANAGERS.shapes.pools), rng.choice(MANAGERS.shapes.sizes)
+    shapes = subject_of(registration.kind).shapes
+    return rng.choice(shapes.pools), rng.choice(shapes.sizes)
 
 
 def by_generator(registration: Registration, rng: Random, number: int) -> Run:
     """One example of the suites' generator, the suites taking turns."""
     focus = list(FOCUS)[number % len(FOCUS)]
-    shape = _shape(rng)
-    return explore(registration, rng, *shape, length=rng.choice(LENGTHS), focus=focus)
+    shape = _shape(registration, rng)
+    run = of_indexes.explore if registration.kind is PrefixIndex else explore
+    return run(registration, rng, *shape, length=rng.choice(LENGTHS), focus=focus)
 
 
 def by_uniform(registration: Registration, rng: Random, number: int) -> Run:
     """One example of uniform operations."""
-    shape, length = _shape(rng), rng.choice(LENGTHS)
-    return drive(registration, *shape, lambda checker: islice(uniform(rng, checker), length))
+    (blocks, size), length = _shape(registration, rng), rng.choice(LENGTHS)
+    if registration.kind is PrefixIndex:
+        capacity = blocks * size or None
+        return of_indexes.drive(
+            registration,
+            capacity,
+            size,
+            lambda checker: islice(uniform_on_index(rng, checker), length),
+        )
+    return drive(registration, blocks, size, lambda checker: islice(uniform(rng, checker), length))
 
 
-def needed(example: Example, registration: Registration, accepted: set[str], seed: int) -> int:
-    """Examples until a conviction under an accepted invariant; MOST + 1 if there is none."""
-    for number in range(MOST):
+def needed(
+    example: Example, registration: Registration, accepted: set[str], seed: int, most: int = MOST
+) -> int:
+    """Examples until a conviction under an accepted invariant; `most` + 1 if there is none."""
+    for number in range(most):
         run = example(registration, Random(f"{seed}-{number}"), number)
         if run.verdict is not None and invariant_of(run.verdict) in accepted:
             return number + 1
-    return MOST + 1
+    return most + 1
 
 
-def measure(name: str) -> Row:
+def measure(fault: Planted, most: int = MOST, seeds: int = SEEDS) -> Row:
     """One fault, both generators."""
-    fault = FAULTS[name]
-    found = {entry.name: entry for entry in find("kvassay.impls.faulty.managers")}
-    whole = found[f"fault-{name}"]
+    whole = fault.subject()
     blind = replace(whole, declaration=without_inspection(whole.declaration))
     accepted = set(fault.accepted)
     medians = [
-        statistics.median(needed(example, blind, accepted, seed) for seed in range(SEEDS))
+        statistics.median(needed(example, blind, accepted, seed, most) for seed in range(seeds))
         for example in (by_generator, by_uniform)
     ]
-    return Row(name, *medians)
+    return Row(fault.name, *medians)
 
 
 def median_factor(rows: list[Row]) -> float:
@@ -94,18 +113,43 @@ def median_factor(rows: list[Row]) -> float:
     return statistics.median(row.factor for row in rows if row.uniform >= HARD)
 
 
-def main() -> None:
-    """Print the table."""
-    rows = [measure(name) for name in FAULTS]
+def tell(rows: list[Row], most: int) -> None:
+    """Print the table, and the figure of merit."""
     table = Table("fault", "generator", "uniform", "factor", show_edge=False)
     for row in sorted(rows, key=lambda row: -row.uniform):
-        more = ">" if row.uniform > MOST else ""
+        more, unfound = (">" if each > most else "" for each in (row.uniform, row.generator))
         table.add_row(
-            row.fault, f"{row.generator:g}", f"{more}{row.uniform:g}", f"{more}{row.factor:.1f}"
+            row.fault,
+            f"{unfound}{row.generator:g}",
+            f"{more}{row.uniform:g}",
+            f"{more}{row.factor:.1f}",
         )
     Console().print(table)
-    hard = sum(row.uniform >= HARD for row in rows)
-    print(f"median factor over the {hard} hard faults: {median_factor(rows):.1f}")
+    hard = [row for row in rows if row.uniform >= HARD]
+    if not hard:
+        print(f"none of {len(rows)} faults is hard for uniform operations")
+        return
+    ended = sum(row.uniform > most for row in hard)
+    print(
+        f"median factor over the {len(hard)} hard faults: {median_factor(rows):.1f} "
+        f"({ended} of them not found by uniform operations in {most} examples)"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="every fault, of indexes too")
+    parser.add_argument("--most", type=positive, default=MOST, help="examples of either")
+    parser.add_argument("--seeds", type=positive, default=SEEDS)
+    given = parser.parse_args(arguments)
+    families = (Family.MANAGER, Family.INDEX) if given.all else (Family.MANAGER,)
+    for family in families:
+        faults = [one for one in registry.everything() if one.is_fault and one.family is family]
+        faults = [one for one in faults if given.all or one.name in FAULTS]
+        if given.all:
+            print(f"\n{family.value}")
+        tell([measure(one, given.most, given.seeds) for one in faults], given.most)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,14 @@ from kvassay.harness.trial.fate import Ended, Fate, ended
 from kvassay.harness.trial.found import Effort, Found, Judged
 from kvassay.harness.trial.judging import judge_of
 from kvassay.harness.trial.marks import watched
-from kvassay.harness.trial.planted import Planted
+from kvassay.harness.trial.planted import Family, Planted
 
 LOOKED_AT = 30
 """Examples in which it is seen whether the code of a survivor is ever run: watching is slow."""
+
+ELSEWHERE = frozenset({Family.TRITON})
+"""Families of which a counterexample may be run in a process of its own, where nobody watches: it
+has to do that the code is run in the cases before it."""
 
 
 def attempt(planted: Planted, effort: Effort) -> Ended:
@@ -48,8 +52,11 @@ def _fault(planted: Planted, judged: Judged, seconds: float, effort: Effort) -> 
     figures = _figures(planted, judged, seconds)
     with watched(planted.marks()) as watch:
         shown = first.again(planted.subject())
-    figures["reached"] = watch.calls > 0
-    if not watch.calls:
+    calls = watch.calls
+    if not calls and planted.family in ELSEWHERE:
+        calls = _calls(planted, effort)
+    figures["reached"] = calls > 0
+    if not calls:
         return ended(planted, Fate.DEAD, "its code is not run in the counterexample", **figures)
     if not shown & {first.invariant, *planted.accepted}:
         told = f"{first.told}; again, the counterexample shows {sorted(shown) or 'nothing'}"
@@ -65,13 +72,19 @@ def _fault(planted: Planted, judged: Judged, seconds: float, effort: Effort) -> 
 
 def _survivor(planted: Planted, judged: Judged, seconds: float, effort: Effort) -> Ended:
     """Nothing was wrong: was it that nobody looked, or that the fault was never there?"""
+    calls = _calls(planted, effort)
+    fate = Fate.SURVIVED if calls else Fate.DEAD
+    told = "" if calls else "its code was never run"
+    figures = {"examples": judged.examples, "seconds": seconds, "reached": calls > 0}
+    return ended(planted, fate, told, **figures)
+
+
+def _calls(planted: Planted, effort: Effort) -> int:
+    """How often corrupted code is run, whatever comes of it."""
     less = replace(effort, examples=min(effort.examples, LOOKED_AT), cases=LOOKED_AT)
     with watched(planted.marks()) as watch:
         judge_of(planted.family)(planted, planted.subject(), less)
-    fate = Fate.SURVIVED if watch.calls else Fate.DEAD
-    told = "" if watch.calls else "its code was never run"
-    figures = {"examples": judged.examples, "seconds": seconds, "reached": watch.calls > 0}
-    return ended(planted, fate, told, **figures)
+    return watch.calls
 
 
 def _figures(planted: Planted, judged: Judged, seconds: float) -> dict[str, Any]:

@@ -58,6 +58,7 @@ ENGINES = (
     ),
 )
 """Package, module of its faults, their name in it, how they are registered, and the stock one."""
+SOUND_TRITON = "kvassay.impls.interpreted"
 CONTROLS_OF_MANAGERS = "kvassay.impls.faulty.controls"
 PAIRED = ("bump", "null-block", "lookahead", "remap", "publish-at-finish", "drop-one")
 """Controls of managers that are tried in a pair as well."""
@@ -164,18 +165,20 @@ def _triton_kernels() -> Iterator[Planted]:
         yield Planted(
             Family.TRITON,
             fault.name,
-            _triton(fault),
+            _triton(fault, triton_kernels.__name__, f"triton-fault-{fault.name}"),
             fault.accepted,
-            _triton(replace(fault, new=fault.old)),
+            _triton(replace(fault, new=fault.old), SOUND_TRITON, "triton"),
             _edit(fault),
             checks=(fault.check,),
         )
 
 
-def _triton(fault: Any) -> Callable[[], Kernel]:
+def _triton(fault: Any, reference: str, name: str) -> Callable[[], Kernel]:
+    """Reference and name are how a process that reads at guard pages finds the same kernel."""
+
     def build() -> Kernel:
-        kernel = Kernel(fault.build(), triton_kernels.DECLARED, f"triton-fault-{fault.name}")
-        kernel.reference = triton_kernels.__name__
+        kernel = Kernel(fault.build(), triton_kernels.DECLARED, name)
+        kernel.reference = reference
         kernel.accepted.update(_accepted_by_triton())
         return kernel
 

@@ -110,10 +110,18 @@ def run(given: argparse.Namespace, console: Console) -> Matrix:
         tuple(results),
         len(choice.asked),
         time.monotonic() - start,
-        given.profile if given.controls is None else f"controls, {given.controls} examples",
+        _profile(given),
         choice.told(),
         tuple(sorted(given.without.split(","))) if given.without else (),
     )
+
+
+def _profile(given: argparse.Namespace) -> str:
+    """How much was asked for, in words."""
+    told = given.profile if given.controls is None else f"controls, {given.controls} examples"
+    told += f", of {' and '.join(given.family)} only" if given.family else ""
+    told += f", named *{given.only}*" if given.only else ""
+    return told + (f", {given.examples} examples" if given.examples else "")
 
 
 def with_necessity(matrix: Matrix, given: argparse.Namespace) -> Matrix:

@@ -27,7 +27,9 @@ the same without the fault shows nothing on it."""
 OF_NECESSITY = """A check is an invariant of a suite. Of managers and indexes, every fault that one
 check alone convicted was tried again with that check taken out of the checker (the run goes on as
 if it had found nothing wrong); it stands here if nothing else convicted it then. Kernels and pairs
-stop at the first check that convicts, and are left out."""
+stop at the first check that convicts, and are left out. A wrong tag is found by one comparison of
+all slots, which A2, C1, C2, P1, P2, P4 and P5 only name: with one name taken out, the same slot is
+met again a little later, and goes by another."""
 NOT_NEEDED = "none: what it convicts, others convict as well"
 OF_INVARIANTS = """*named by*: faults that it may convict; *first*: those whose shortest
 counterexample shows it; *seen*: those that it convicted at all, before the trial was over."""

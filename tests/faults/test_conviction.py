@@ -22,6 +22,8 @@ from kvassay.impls.faulty.managers import FAULTS
 PATIENCE = 180
 OF_MANAGERS = tuple(f"kvassay.suites.{name}" for name in ("allocator", "cow", "prefix", "events"))
 """The others have nothing to say of a manager, and import PyTorch."""
+BLIND = ("--no-inspection",)
+"""The harder way; with inspection `tox run -e trial` convicts every fault."""
 SHORT = 8
 REQUIRED = (
     "key-drops-last-token",
@@ -86,7 +88,7 @@ def convictions(folder: Path) -> dict[str, Path]:
     return {path.stem.removeprefix("mine-"): path for path in stored}
 
 
-@pytest.mark.parametrize("inspection", [(), ("--no-inspection",)], ids=["inspected", "blind"])
+@pytest.mark.parametrize("inspection", [pytest.param((), marks=pytest.mark.long), BLIND])
 @pytest.mark.parametrize("name", REQUIRED)
 def test_a_fault_is_convicted(tmp_path: Path, name: str, inspection: tuple[str, ...]) -> None:
     run = assay(tmp_path, FAULTY.format(name=name), *inspection, suites=OF_MANAGERS)

@@ -1,4 +1,7 @@
-"""Kernels with one planted fault are convicted by what they break; unusual correct ones are not."""
+"""Kernels with one planted fault are convicted by what they break; unusual correct ones are not.
+
+Each takes seconds, and a part of them is tried by ``tox run -e trial -- --profile ci``.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,6 @@ from kvassay.impls.faulty.kernel_controls import CONTROLS
 from kvassay.impls.faulty.kernels import FAULTS, TORCH, KernelFault, edited
 
 FEW = Effort(cases=8, seconds=0.4)
-EVERY = 2
-"""Which part of the faults is tried without --long."""
-PLANTED = [
-    pytest.param(name, marks=[pytest.mark.long] if number % EVERY else [])
-    for number, name in enumerate(FAULTS)
-]
 SMALL = 260
 """Keys of a shrunk case, all sequences together; long-cut-off needs more than 1,024."""
 
@@ -54,7 +51,8 @@ def test_there_are_enough_faults_and_their_checks_exist() -> None:
     assert checks.find("oracle").name == "oracle"
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.long
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_convicted_by_an_invariant_that_it_breaks(name: str) -> None:
     fault = FAULTS[name]
     finding = first_finding(fault)
@@ -63,6 +61,7 @@ def test_a_fault_is_convicted_by_an_invariant_that_it_breaks(name: str) -> None:
     assert sum(keys for keys, _ in finding.trial.case.seqs) <= SMALL or name == "long-cut-off"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_correct_kernel_passes_whatever_its_habits(name: str) -> None:
     control = CONTROLS[name]

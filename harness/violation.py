@@ -71,6 +71,8 @@ class Violation(Exception):
     operation: Step | None = None
     tables: dict[str, list[int]] = field(default_factory=dict)
     """Block tables of the live requests at that moment."""
+    place: str = ""
+    """Function of the harness that found it; noted in a trial alone (`trial.without`)."""
 
     def __str__(self) -> str:
         where = f"operation {self.index}" + (f" ({self.operation.op})" if self.operation else "")

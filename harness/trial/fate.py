@@ -56,6 +56,8 @@ class Ended:
     """The check without which it survives, if that was tried and there is one."""
     notes: tuple[str, ...] = field(default_factory=tuple)
     """What else was seen."""
+    places: tuple[str, ...] = ()
+    """Functions of the checker that found something, the nearest to the cause first."""
 
     @property
     def key(self) -> str:
@@ -81,6 +83,7 @@ class Ended:
                 "accepted": tuple(data["accepted"]),
                 "killers": tuple((check, invariant) for check, invariant in data["killers"]),
                 "notes": tuple(data["notes"]),
+                "places": tuple(data.get("places", ())),
             }
         )
 

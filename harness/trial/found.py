@@ -24,7 +24,9 @@ class Effort:
     everything: bool = False
     """Whether all suites or checks are asked, and not only until one has convicted."""
     without: frozenset[str] = frozenset()
-    """Checks that are taken out: ids of invariants, of kernels the names of checks."""
+    """Checks that are taken out: ids of invariants, places; of kernels the names of checks."""
+    blind: bool = False
+    """Whether managers and indexes are judged without their own inspection."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Found:
     """Examples until then; 0 for a known scenario, None where examples are not drawn."""
     operations: int | None = None
     """Of the shrunk counterexample, commits not counted; None where nothing is shrunk to a list."""
+    place: str = ""
+    """Function of the checker that found it, where that is noted."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kvassay.harness.trial.fate import Ended, Fate
 from kvassay.harness.trial.found import Effort
@@ -60,3 +60,51 @@ def needed_for(ended: Iterable[Ended]) -> dict[tuple[str, str], list[str]]:
             for _, invariant in one.killers:
                 needed[one.family, invariant] += [one.name] if one.only_by == invariant else []
     return {place: sorted(set(names)) for place, names in sorted(needed.items())}
+
+
+# ----------------------------------------------------------------------------------------- places
+
+
+@dataclass(frozen=True)
+class Place:
+    """One function of the checkers that compares something."""
+
+    name: str
+    invariants: tuple[str, ...]
+    """As which it was seen to convict."""
+    only: tuple[str, ...]
+    """Faults that it alone finds, with or without the inspection that they offer."""
+
+
+def blindly(known: Mapping[str, Planted], ended: Iterable[Ended], effort: Effort) -> list[Asked]:
+    """The same faults judged without their own inspection: then fewer checks see anything."""
+    faults = [known[one.key] for one in ended if one.fate is Fate.KILLED]
+    hidden = replace(effort, blind=True)
+    return [Asked(one, hidden) for one in faults if one.family in TRIED_WITHOUT]
+
+
+def without_place(
+    known: Mapping[str, Planted], ended: Iterable[Ended], effort: Effort
+) -> list[Asked]:
+    """Faults that were found at one place alone, to be tried again without it."""
+    return [
+        Asked(known[one.key], replace(effort, without=frozenset(one.places)))
+        for one in ended
+        if len(one.places) == 1 and known[one.key].family in TRIED_WITHOUT
+    ]
+
+
+def places(ended: Sequence[Ended], missed: Iterable[tuple[Ended, Ended]]) -> tuple[Place, ...]:
+    """Of all convictions in `ended`; `missed` pairs one with the survivor that it left."""
+    invariants: dict[str, set[str]] = defaultdict(set)
+    for one in ended:
+        for place in one.places:
+            invariants[place] |= {name for _, name in one.killers}
+    only: dict[str, set[str]] = defaultdict(set)
+    for before, after in missed:
+        if after.fate is Fate.SURVIVED:
+            only[before.places[0]].add(before.key)
+    return tuple(
+        Place(name, tuple(sorted(invariants[name])), tuple(sorted(only[name])))
+        for name in sorted(invariants)
+    )

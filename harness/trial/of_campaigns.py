@@ -45,7 +45,10 @@ def _assay(subject: Registration, suite: str, effort: Effort) -> Assay:
     """With no counterexamples from before."""
     budget = replace(CHECK, examples=effort.examples)
     with TemporaryDirectory() as folder, without(effort.without):
-        return Assay(subject, suite, Plan(budget=budget, counterexamples=Path(folder)))
+        plan = Plan(
+            budget=budget, counterexamples=Path(folder), inspection=not effort.blind
+        )
+        return Assay(subject, suite, plan)
 
 
 def _found(suite: str, finding: Finding, muted: frozenset[str]) -> Found:
@@ -56,6 +59,7 @@ def _found(suite: str, finding: Finding, muted: frozenset[str]) -> Found:
         _again(finding, muted),
         finding.examples,
         finding.scenario.num_counted,
+        getattr(finding.verdict, "place", ""),
     )
 
 

@@ -30,6 +30,10 @@ if it had found nothing wrong); it stands here if nothing else convicted it then
 stop at the first check that convicts, and are left out. A wrong tag is found by one comparison of
 all slots, which A2, C1, C2, P1, P2, P4 and P5 only name: with one name taken out, the same slot is
 met again a little later, and goes by another."""
+OF_PLACES = """A place is a function of the checker of managers and indexes that compares something
+and names what is wrong by one invariant or another. Faults were judged with the inspection that
+they offer, and once more without; each that one place alone had found was tried again with that
+place taken out, and stands here if nothing else found it then."""
 NOT_NEEDED = "none: what it convicts, others convict as well"
 OF_INVARIANTS = """*named by*: faults that it may convict; *first*: those whose shortest
 counterexample shows it; *seen*: those that it convicted at all, before the trial was over."""
@@ -179,6 +183,29 @@ def _necessity(matrix: Matrix) -> Iterator[str]:
         for (family, name), faults in sorted(needed.items(), key=_by_check)
     )
     yield from _table(("family", "check", "faults", "that only it kills"), rows)
+    yield ""
+    if matrix.places:
+        yield from _places(matrix)
+
+
+def _places(matrix: Matrix) -> Iterator[str]:
+    yield "## What each place of the checkers is needed for"
+    yield ""
+    yield OF_PLACES
+    yield ""
+    alone = sum(bool(place.only) for place in matrix.places)
+    yield f"{alone} of {len(matrix.places)} places find something that no other finds."
+    yield ""
+    rows = (
+        (
+            f"`{place.name}`",
+            " ".join(place.invariants),
+            str(len(place.only)),
+            ", ".join(place.only) or NOT_NEEDED,
+        )
+        for place in matrix.places
+    )
+    yield from _table(("place", "as", "faults", "that only it finds"), rows)
     yield ""
 
 

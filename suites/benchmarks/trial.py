@@ -19,7 +19,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,10 +34,18 @@ from kvassay.harness.trial.choice import FULL, PROFILES, Choice, choose, of_cont
 from kvassay.harness.trial.fate import Ended
 from kvassay.harness.trial.found import Effort
 from kvassay.harness.trial.matrix import Matrix
-from kvassay.harness.trial.necessity import needed_for, to_try, with_only
+from kvassay.harness.trial.necessity import (
+    Place,
+    blindly,
+    needed_for,
+    places,
+    to_try,
+    with_only,
+    without_place,
+)
 from kvassay.harness.trial.page import SUMMARY, as_markdown, as_record, summary_row
 from kvassay.harness.trial.planted import Family, Planted
-from kvassay.harness.trial.workers import LIMIT, catalogue, prepare, tried
+from kvassay.harness.trial.workers import LIMIT, Asked, catalogue, prepare, tried
 from kvassay.suites.benchmarks.arguments import positive
 
 FAULTS = "kvassay.impls.faulty.registry"
@@ -130,7 +138,30 @@ def with_necessity(matrix: Matrix, given: argparse.Namespace) -> Matrix:
     effort = Effort(examples=given.examples or WITHOUT)
     again = to_try(matrix.faults, known, effort)
     survivors = list(tried(given.catalogue, again, given.workers))
-    return replace(matrix, ended=with_only(matrix.ended, survivors), necessity=True)
+    ended = with_only(matrix.ended, survivors)
+    found = _places(ended, known, effort, given)
+    return replace(matrix, ended=ended, necessity=True, places=found)
+
+
+def _places(
+    ended: Sequence[Ended],
+    known: Mapping[str, Planted],
+    effort: Effort,
+    given: argparse.Namespace,
+) -> tuple[Place, ...]:
+    """What each place of the checkers is needed for, with inspection and without."""
+
+    def all_of(asked: list[Asked]) -> list[Ended]:
+        return list(tried(given.catalogue, asked, given.workers))
+
+    faults = [one for one in ended if one.is_fault]
+    hidden = all_of(blindly(known, faults, effort))
+    missed: list[tuple[Ended, Ended]] = []
+    for seen, how in ((faults, effort), (hidden, replace(effort, blind=True))):
+        by_key = {one.key: one for one in seen}
+        again = all_of(without_place(known, seen, how))
+        missed += [(by_key[one.key], one) for one in again]
+    return places([*faults, *hidden], missed)
 
 
 def tell(matrix: Matrix, console: Console) -> None:
@@ -145,6 +176,8 @@ def tell(matrix: Matrix, console: Console) -> None:
         needed = needed_for(matrix.ended)
         useful = sum(bool(names) for names in needed.values())
         console.print(f"{useful} of {len(needed)} checks kill something that nothing else kills")
+        alone = sum(bool(place.only) for place in matrix.places)
+        console.print(f"{alone} of {len(matrix.places)} places find something that no other finds")
     for text in (*matrix.problems(), *(f"over budget: {each}" for each in matrix.over_budget())):
         console.print(escape(text))
     console.print(f"{matrix.seconds:.0f} s, {matrix.left_out}")

@@ -45,9 +45,7 @@ def _assay(subject: Registration, suite: str, effort: Effort) -> Assay:
     """With no counterexamples from before."""
     budget = replace(CHECK, examples=effort.examples)
     with TemporaryDirectory() as folder, without(effort.without):
-        plan = Plan(
-            budget=budget, counterexamples=Path(folder), inspection=not effort.blind
-        )
+        plan = Plan(budget=budget, counterexamples=Path(folder), inspection=not effort.blind)
         return Assay(subject, suite, plan)
 
 

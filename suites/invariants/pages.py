@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,6 +23,7 @@ from kvassay.harness.explain import Told
 from kvassay.harness.invariants import LAW
 from kvassay.harness.meaning import MEANING
 from kvassay.harness.registry import Registration
+from kvassay.harness.session import without_inspection
 from kvassay.harness.subjects import subject_of
 from kvassay.harness.trial.of_campaigns import SUITES
 from kvassay.harness.trial.planted import Family, Planted
@@ -53,8 +55,9 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def _contents() -> Iterator[str]:
     yield "# Invariants\n"
-    yield "A page for each invariant of the law: what it means, a minimal violation, public reports."
-    yield "Written by `python -m kvassay.suites.invariants.pages`; not here: the checks themselves.\n"
+    yield "A page for each invariant: what it means, a minimal violation, public reports."
+    yield "Written by `python -m kvassay.suites.invariants.pages`.\n"
+    yield "Not here: the checks themselves.\n"
     yield "| id | title | suite |"
     yield "|---|---|---|"
     for id, one in WHOLE_LAW.items():
@@ -90,16 +93,28 @@ def _violation(id: str, own: Sequence[Planted]) -> Iterator[str]:
     )
     for fault in candidates:
         subject: Registration = fault.subject()
-        finding = _finding(id, subject)
-        if finding is None:
+        story = _story(id, subject)
+        if story is None:
             continue
-        story = subject_of(subject.kind).explain(subject, finding.scenario, Told())
         yield "## A minimal violation\n"
         yield f"By the planted fault `{fault.name}`. {fault.hides}\n"
         yield "```text"
         yield from (line.rstrip() for line in story)
         yield "```\n"
         return
+
+
+def _story(id: str, subject: Registration) -> list[str] | None:
+    """The counterexample, step by step; None if it shows another invariant, or there is none."""
+    finding = _finding(id, subject)
+    if finding is None:
+        return None
+    if not finding.inspected:
+        subject = replace(subject, declaration=without_inspection(subject.declaration))
+    told = Told()
+    story = list(subject_of(subject.kind).explain(subject, finding.scenario, told))
+    shown = getattr(told.verdict, "invariant", None)
+    return story if shown == id else None
 
 
 def _finding(id: str, subject: Registration) -> Finding | None:

@@ -18,6 +18,8 @@ from kvassay.harness.trial.workers import Asked
 IN_CI = {Family.TORCH: 2, Family.TRITON: 3}
 """Of these, one of so many parts is tried."""
 SLOW = frozenset(IN_CI)
+LIVES = {Family.TRITON: 3}
+"""Where an address that is wrong is read, a process may end of it."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,11 @@ def choose(
     left_out = tuple(one for one in planted if not _in_part(one, profile.parts, part))
     chosen.sort(key=lambda one: (one.family not in SLOW, one.is_fault))
     asked = (
-        Asked(one, replace(profile.faults if one.is_fault else profile.controls, without=without))
+        Asked(
+            one,
+            replace(profile.faults if one.is_fault else profile.controls, without=without),
+            LIVES.get(one.family, 1),
+        )
         for one in chosen
     )
     return Choice(tuple(asked), left_out)

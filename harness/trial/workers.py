@@ -10,7 +10,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -33,6 +33,8 @@ class Asked:
 
     planted: Planted
     effort: Effort
+    lives: int = 1
+    """Processes that it may end: a wild read may hit what is not there, or what is, by chance."""
 
 
 @dataclass
@@ -41,6 +43,8 @@ class _Running:
     process: BaseProcess
     answers: Connection
     deadline: float
+    lost: bool = False
+    """Whether it ended without an answer."""
 
 
 def catalogue(name: str) -> Catalogue:
@@ -70,7 +74,11 @@ def tried(
             for each in list(running):
                 if each.answers in ready or time.monotonic() > each.deadline:
                     running.remove(each)
-                    yield _end(each, answered=each.answers in ready)
+                    one = _end(each, answered=each.answers in ready)
+                    if one.fate is Fate.BROKEN and each.lost and each.asked.lives > 1:
+                        waiting.append(replace(each.asked, lives=each.asked.lives - 1))
+                    else:
+                        yield one
     finally:
         for each in running:
             _stop(each)
@@ -100,6 +108,7 @@ def _end(running: _Running, *, answered: bool) -> Ended:
         answer: Ended = running.answers.recv()
         return answer
     except EOFError:
+        running.lost = True
         running.process.join(1.0)
         code = running.process.exitcode
         return ended(planted, Fate.BROKEN, f"its process ended with status {code}")

@@ -70,6 +70,17 @@ class EndsTheProcess(HashedCache):
         os._exit(3)
 
 
+class EndsItOnce(Leaks):
+    """What a wild read may do: the first process ends of it, the next one does not."""
+
+    def _take_block(self) -> int:
+        first = Path(os.environ["FIRST_PROCESS"])
+        if not first.exists():
+            first.touch()
+            os._exit(3)
+        return super()._take_block()
+
+
 class Hangs(HashedCache):
     def _take_block(self) -> int:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -202,6 +213,16 @@ def test_a_trial_that_ends_its_process_or_hangs_harms_no_other(known: Callable[.
     assert "status 3" in told["ends-the-process"].told
     assert told["hangs"].fate is Fate.LEFT
     assert told["control-hashed"].fate is Fate.ACQUITTED
+
+
+def test_a_process_that_may_end_is_tried_again(
+    known: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    once = planted("ends-it-once", EndsItOnce, "A1 A4 A5", HashedCache, Leaks)
+    for lives, fate in ((1, Fate.BROKEN), (2, Fate.KILLED)):
+        monkeypatch.setenv("FIRST_PROCESS", str(tmp_path / f"first of {lives}"))
+        (ended,) = tried(known(once), [Asked(once, FEW, lives)], 1, limit=60.0)
+        assert ended.fate is fate, ended.told
 
 
 def test_what_is_known_is_kept_when_it_is_broken_off(

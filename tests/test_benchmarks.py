@@ -38,6 +38,9 @@ def test_both_generators_convict_an_easy_fault_of_an_index() -> None:
 def test_the_factor_counts_hard_faults_only() -> None:
     rows = [yardstick.Row("easy", 1, 2), yardstick.Row("hard", 2, 200), yardstick.Row("x", 1, 90)]
     assert yardstick.median_factor(rows) == 95
+    text = yardstick.page({"manager": rows}, 150, 1)
+    assert "| hard | 2 | >200 | >100.0 |" in text
+    assert "1 of them not found by uniform operations in 150 examples" in text
 
 
 def test_the_bridge_benchmark_has_an_entry() -> None:

@@ -43,6 +43,8 @@ PAGES = (
          "Latency against arrival rate in virtual time, with its error against a real engine."),
     Page("kill_matrix.md", "Planted faults",
          "Which check convicts which planted fault, and how soon; controls that nothing convicts."),
+    Page("yardstick.md", "The generator beside uniform operations",
+         "Examples until a planted fault is convicted."),
     Page("gate.md", "Errors of the gate",
          "How often a gate fails what did not change, and passes what did."),
     Page("agreement.md", "Beside another tool", "Latencies beside those of vllm bench serve."),

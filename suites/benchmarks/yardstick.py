@@ -14,9 +14,10 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from random import Random
 
 from rich.console import Console
@@ -117,27 +118,56 @@ def median_factor(rows: list[Row]) -> float:
     return statistics.median(row.factor for row in rows if row.uniform >= HARD)
 
 
-def tell(rows: list[Row], most: int) -> None:
-    """Print the table, and the figure of merit."""
-    table = Table("fault", "generator", "uniform", "factor", show_edge=False)
+HEADINGS = ("fault", "generator", "uniform", "factor")
+
+
+def _cells(rows: list[Row], most: int) -> Iterator[tuple[str, ...]]:
     for row in sorted(rows, key=lambda row: -row.uniform):
         more, unfound = (">" if each > most else "" for each in (row.uniform, row.generator))
-        table.add_row(
-            row.fault,
-            f"{unfound}{row.generator:g}",
-            f"{more}{row.uniform:g}",
-            f"{more}{row.factor:.1f}",
-        )
-    Console().print(table)
+        numbers = f"{unfound}{row.generator:g}", f"{more}{row.uniform:g}", f"{more}{row.factor:.1f}"
+        yield row.fault, *numbers
+
+
+def merit(rows: list[Row], most: int) -> str:
+    """The figure of merit, in words."""
     hard = [row for row in rows if row.uniform >= HARD]
     if not hard:
-        print(f"none of {len(rows)} faults is hard for uniform operations")
-        return
+        return f"none of {len(rows)} faults is hard for uniform operations"
     ended = sum(row.uniform > most for row in hard)
-    print(
+    return (
         f"median factor over the {len(hard)} hard faults: {median_factor(rows):.1f} "
         f"({ended} of them not found by uniform operations in {most} examples)"
     )
+
+
+def tell(rows: list[Row], most: int) -> None:
+    """Print the table, and the figure of merit."""
+    table = Table(*HEADINGS, show_edge=False)
+    for cells in _cells(rows, most):
+        table.add_row(*cells)
+    Console().print(table)
+    print(merit(rows, most))
+
+
+HEAD = """# The generator beside uniform operations
+
+Examples until a planted fault is convicted, by the suites' generator and by operations drawn
+uniformly, on the same pools and run lengths: the median of {seeds} seed(s), {most} examples at
+most. Both work without inspection, unless the fault shows in nothing else. *>* is
+what was not found by then, and counts as found then, so that a factor is too small, if anything.
+Made by `python -m kvassay.suites.benchmarks.yardstick --all --most {most} --seeds {seeds} --page
+FILE`; nothing is timed, and the same code gives the same page.
+"""
+
+
+def page(tables: Mapping[str, list[Row]], most: int, seeds: int) -> str:
+    """The tables, as Markdown."""
+    lines = [HEAD.format(most=most, seeds=seeds)]
+    for family, rows in tables.items():
+        lines += [f"## {family}", "", f"{merit(rows, most).capitalize()}.", ""]
+        lines += [f"| {' | '.join(HEADINGS)} |", "| --- | ---: | ---: | ---: |"]
+        lines += [*(f"| {' | '.join(cells)} |" for cells in _cells(rows, most)), ""]
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -146,14 +176,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--all", action="store_true", help="every fault, of indexes too")
     parser.add_argument("--most", type=positive, default=MOST, help="examples of either")
     parser.add_argument("--seeds", type=positive, default=SEEDS)
+    parser.add_argument("--page", type=Path, help="also write the tables to this file")
     given = parser.parse_args(arguments)
+    measured: dict[str, list[Row]] = {}
     families = (Family.MANAGER, Family.INDEX) if given.all else (Family.MANAGER,)
     for family in families:
         faults = [one for one in registry.everything() if one.is_fault and one.family is family]
         faults = [one for one in faults if given.all or one.name in FAULTS]
         if given.all:
             print(f"\n{family.value}")
-        tell([measure(one, given.most, given.seeds) for one in faults], given.most)
+        measured[family.value] = [measure(one, given.most, given.seeds) for one in faults]
+        tell(measured[family.value], given.most)
+    if given.page is not None:
+        given.page.write_text(page(measured, given.most, given.seeds), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -235,9 +235,9 @@ class HitIsCleared(Clearing):
 
 @presumes(
     "presumes-one-run",
-    "K1 K8",
+    "K1 K2 K8 K13",
     "Blocks of a request often follow each other, and with a contiguous manager always do.\n"
-    "Two requests must take blocks by turns.",
+    "Two requests must take blocks by turns; then blocks outside the table are read.",
 )
 class PresumesOneRun(TorchAttention):
     """Finds every block from the first one."""

@@ -91,9 +91,10 @@ class SplitHidesRest(RadixTree):
 
 @fault(
     "stops-at-split",
-    "P6 P12",
+    "P6 P12 A1",
     "Edges that nobody has split are followed to their end.\n"
-    "A key must go on behind a place where another one left it.",
+    "A key must go on behind a place where another one left it; what it publishes there replaces "
+    "what was, and nobody counts those blocks from then on.",
 )
 class StopsAtSplit(RadixTree):
     def descend(self, node: TreeNode, elements: Any, stop: int) -> tuple[TreeNode, int]:

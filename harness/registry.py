@@ -262,7 +262,8 @@ def _load_entry_point(name: str) -> list[Registration]:
         raise UnknownImplementation(
             f"entry point {name!r} loads {point.value}, which registers no implementation so named"
         )
-    return _named(name)
+    # It may have been found by its module before: here it is asked for by name.
+    return _at(_named(name), name)
 
 
 def _load_file(reference: str) -> list[Registration]:

@@ -15,7 +15,7 @@ from kvassay.harness.trial.found import Effort
 from kvassay.harness.trial.planted import Family, Planted
 from kvassay.harness.trial.workers import Asked
 
-IN_CI = {Family.TORCH: 2, Family.TRITON: 3}
+IN_CI = {Family.TORCH: 4, Family.TRITON: 5}
 """Of these, one of so many parts is tried."""
 SLOW = frozenset(IN_CI)
 LIVES = {Family.TRITON: 3}

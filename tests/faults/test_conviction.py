@@ -47,6 +47,9 @@ REQUIRED = (
     "duplicate-frees-canonical",
     "fork-forgets-parent-reference",
 )
+USUAL = REQUIRED[::3]
+RARE = [pytest.param(name, marks=pytest.mark.long) for name in REQUIRED if name not in USUAL]
+"""A run of its own takes seconds; `tox run -e trial` convicts all of them in every CI run."""
 FAULTY = """
 from kvassay.harness.contract import CacheManager
 from kvassay.harness.registry import implementation
@@ -89,7 +92,7 @@ def convictions(folder: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("inspection", [pytest.param((), marks=pytest.mark.long), BLIND])
-@pytest.mark.parametrize("name", REQUIRED)
+@pytest.mark.parametrize("name", [*USUAL, *RARE])
 def test_a_fault_is_convicted(tmp_path: Path, name: str, inspection: tuple[str, ...]) -> None:
     run = assay(tmp_path, FAULTY.format(name=name), *inspection, suites=OF_MANAGERS)
     assert run.returncode == 1, run.stdout

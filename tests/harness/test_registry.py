@@ -61,6 +61,13 @@ def write(folder: Path, name: str, file: str = "own_cache.py") -> Path:
 # --------------------------------------------------------------------------------------- finding
 
 
+def test_a_name_stays_a_name_when_its_module_was_asked_for() -> None:
+    (by_module,) = find("kvassay.impls.radix")
+    assert by_module.reference == "kvassay.impls.radix"
+    (by_name,) = find("radix")
+    assert by_name.reference == "radix"
+
+
 @pytest.mark.parametrize("name", ["paged", "radix", "vllm"])
 def test_finds_an_entry_point_by_name(name: str) -> None:
     (found,) = find(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -31,8 +31,8 @@ from kvassay.harness.showing import declared_values
 from kvassay.harness.subjects import teller_of
 from kvassay.harness.sweep.command import sweep
 from kvassay.harness.violation import Crash
+from kvassay.harness.wrong_call import fail
 
-USAGE_ERROR = 2
 LEAST_BESIDE_NAMES = 50
 """Columns for the rest of a listed line: a name is there to be copied, and never broken."""
 
@@ -85,7 +85,7 @@ def _found(reference: str) -> list[Registration]:
     try:
         return find(reference)
     except (UnknownImplementation, ImportError, ValueError, SyntaxError) as error:
-        _fail(f"--impl {reference}: {error}")
+        fail(f"--impl {reference}: {error}")
 
 
 @app.command()
@@ -114,7 +114,7 @@ def replay(
             for line in teller_of(chosen.kind).explain(chosen, scenario, told):
                 typer.echo(line)
         except (Unavailable, ValueError) as error:
-            _fail(str(error))
+            fail(str(error))
         failed = failed or told.verdict is not None
     raise typer.Exit(1 if failed else 0)
 
@@ -128,7 +128,7 @@ def _fitting(file: Path, found: list[Registration]) -> list[tuple[Registration, 
             fitting.append((registration, teller_of(registration.kind).load(file)))
         except (BadCase, BadScenario, ContractError) as error:
             problem = str(error)
-    return fitting or _fail(problem)
+    return fitting or fail(problem)
 
 
 def _is_of_pair(file: Path) -> bool:
@@ -137,7 +137,7 @@ def _is_of_pair(file: Path) -> bool:
     try:
         return f'"format": "{FORMAT}"' in text_of(file)
     except BadScenario as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _replay_pairs(file: Path, found: list[Registration]) -> int:
@@ -145,7 +145,7 @@ def _replay_pairs(file: Path, found: list[Registration]) -> int:
     managers = [entry for entry in found if entry.kind is CacheManager]
     kernels = [entry for entry in found if entry.kind is PagedAttention]
     if not managers or not kernels:
-        _fail(f"{file}: the scenario of a pair: expected --impl for a manager and for a kernel")
+        fail(f"{file}: the scenario of a pair: expected --impl for a manager and for a kernel")
     from kvassay.harness.pairs.explain import explain
     from kvassay.harness.pairs.scenario import load
     from kvassay.harness.pairs.session import Pair
@@ -157,7 +157,7 @@ def _replay_pairs(file: Path, found: list[Registration]) -> int:
             for line in explain(Pair(manager, kernel), load(file), told):
                 typer.echo(line)
         except (Crash, Unavailable, ValueError) as error:
-            _fail(str(error))
+            fail(str(error))
         failed = failed or told.verdict is not None
     return 1 if failed else 0
 
@@ -180,20 +180,15 @@ def merge(
     try:
         found = read_all(records)
     except BadRecord as error:
-        _fail(str(error))
+        fail(str(error))
     verdicts = merged(found)
     if not verdicts:
-        _fail(f"no verdicts in {', '.join(str(path) for path in records)}")
+        fail(f"no verdicts in {', '.join(str(path) for path in records)}")
     typer.echo(as_text(verdicts))
     if output is not None:
         output.write_text(as_markdown(verdicts, found), encoding="utf-8")
     if totals is not None:
         totals.write_text(summed.as_markdown(found), encoding="utf-8")
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"kvassay: {message}", err=True)
-    raise typer.Exit(USAGE_ERROR)
 
 
 def main() -> None:

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from kvassay.harness.gate.comparable import obstacles, remarks
 from kvassay.harness.gate.counted import Counted, compare
 from kvassay.harness.gate.deciding import Change, Decision, change
+from kvassay.harness.gate.parts import PARTS, ROUNDS
 from kvassay.harness.gate.sides import Opened, Paired, Side, SideFailed, running, timed
 from kvassay.harness.gate.thresholds import Thresholds
 from kvassay.harness.gate.verdicts import Changed, assayed, changes, statuses
 
-PARTS = ("verdicts", "counters", "times")
-ROUNDS = 24
-"""By default; see `results/gate.md` for what so many can see."""
 Watch = Callable[[str], None]
 
 

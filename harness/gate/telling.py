@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import median_high
 
 from rich.console import Console
 from rich.markup import escape
@@ -48,7 +49,7 @@ def _count(value: int | None) -> str:
 
 
 def _time(one: Timed) -> tuple[str, ...]:
-    base, head = (_middle([pair[side] for pair in one.pairs]) for side in (0, 1))
+    base, head = (median_high([pair[side] for pair in one.pairs]) for side in (0, 1))
     found: Change = one.change
     return (
         one.name,
@@ -60,10 +61,6 @@ def _time(one: Timed) -> tuple[str, ...]:
         f"{1 + one.slower:g}",
         one.decision.value,
     )
-
-
-def _middle(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def summary(result: Result) -> Iterator[str]:
@@ -142,7 +139,7 @@ def records(result: Result, options: dict[str, str]) -> Iterator[Record]:
                     name=one.name,
                     unit="s",
                     direction=Direction.LOWER,
-                    value=_middle([pair[place] for pair in one.pairs]),
+                    value=median_high([pair[place] for pair in one.pairs]),
                     samples=[pair[place] for pair in one.pairs],
                 )
                 for one in result.times

@@ -11,9 +11,11 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from kvassay.harness.wrong_call import fail
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from kvassay.harness.serving.openai import Api
     from kvassay.harness.workloads.plan import Workload
 
-USAGE_ERROR, INTERRUPTED = 2, 130
+INTERRUPTED = 130
 
 
 def serve(
@@ -92,7 +94,7 @@ def serve(
         api = Api.CHAT if chat else Api.COMPLETIONS
         report = asyncio.run(_measured(url, model, api, plain, api_key, load, console))
     except (NoAiohttp, NoServer, ValueError, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
     telling.show(report, console)
     if record is not None:
         from kvassay.harness.record import write
@@ -201,8 +203,3 @@ async def _measured(
         with Progress(len(load.workload.requests), console) as progress:
             report = await measured(engine, load, time.monotonic, progress.told)
     return replace(report, notes=(*notes, *report.notes))
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"kvassay: {message}", err=True)
-    raise typer.Exit(USAGE_ERROR)

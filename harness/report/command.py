@@ -6,11 +6,11 @@ Exit status: 0, or 2 for a wrong call or nothing to show.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-USAGE_ERROR = 2
+from kvassay.harness.wrong_call import fail
 
 
 def report(
@@ -40,7 +40,7 @@ def report(
                 for name, content in files(chart).items():
                     (charts / name).write_bytes(content)
     except (BadRecord, NothingToShow, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
     typer.echo(f"report: {output.resolve()}")
 
 
@@ -54,8 +54,3 @@ def stored(results: Path) -> list[Path]:
 
 OTHERS = ("schema", "counterexamples", "findings", "charts")
 """Folders of results that hold no records."""
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"kvassay: {message}", err=True)
-    raise typer.Exit(USAGE_ERROR)

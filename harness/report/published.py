@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
@@ -72,7 +72,6 @@ class Section:
     tables: Sequence[Table]
     image: str = ""
     """A chart beside it, as a data URL."""
-    notes: Sequence[str] = field(default_factory=tuple)
 
 
 def sections(folder: Path) -> Iterator[Section]:

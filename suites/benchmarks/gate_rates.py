@@ -26,7 +26,7 @@ from rich.progress import Progress
 
 from kvassay.harness.environment import Environment, capture
 from kvassay.harness.gate.deciding import Decision, change
-from kvassay.harness.gate.gate import ROUNDS
+from kvassay.harness.gate.parts import ROUNDS
 from kvassay.harness.gate.sides import Side, timed
 from kvassay.harness.gate.thresholds import load
 from kvassay.impls.faulty.slow import PERCENT, slower

@@ -177,3 +177,12 @@ def test_what_cannot_be_replayed_exits_with_2(
 
 def test_an_option_that_is_missing_exits_with_2(scenario: Path) -> None:
     assert run("replay", scenario).exit_code == 2
+
+
+def test_starting_imports_nothing_that_takes_long() -> None:
+    heavy = ("numpy", "pydantic", "hypothesis", "pandas", "matplotlib", "torch")
+    code = f"import sys, kvassay.harness.cli; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"

@@ -20,9 +20,8 @@ from kvassay.harness.pairs.campaign import Campaign, Effort, Outcome
 from kvassay.harness.pairs.evidence import Met
 from kvassay.harness.pairs.session import Pair
 from kvassay.impls.faulty.hashed import DECLARATION, HashedCache
+from kvassay.impls.faulty.pairs import CLEARING, Clearing
 from kvassay.reference import attention as oracle
-
-CLEARING = replace(DECLARATION, capabilities=DECLARATION.capabilities | {Capability.ZEROES})
 
 
 class WholeBlocks:
@@ -39,23 +38,6 @@ class WholeBlocks:
             group = output.shape[1] // past.shape[1]
             output[rows] += (0.0 * past).sum(dim=0).repeat_interleave(group, dim=0)
         return AttentionResult(output.to(batch.query.dtype), right.lse.float())
-
-
-class Clearing(HashedCache):
-    """Has every block cleared that it hands out."""
-
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        super().__init__(num_blocks, block_size)
-        self._handed_out: list[int] = []
-
-    def _take_block(self) -> int:
-        block = super()._take_block()
-        self._handed_out.append(block)
-        return block
-
-    def take_zeroes(self) -> list[int]:
-        blocks, self._handed_out = self._handed_out, []
-        return blocks
 
 
 class ForgetsOne(Clearing):

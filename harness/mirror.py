@@ -89,10 +89,11 @@ class Mirror:
             known = self._entries.get(entry)
             if known is None:
                 self._fail("removals of entries that are stored", f"unknown entry {entry!r}")
-            known.count -= 1
-            if self.is_set or known.count == 0:
+            elif self.is_set or known.count == 1:
                 del self._entries[entry]
                 del self._at[known.place][entry]
+            else:
+                known.count -= 1
 
     @staticmethod
     def _fail(expected: str, got: str) -> NoReturn:

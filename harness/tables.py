@@ -160,7 +160,7 @@ class Tables(CheckerState):
             self.evidence[Seen.PINNED_PRESSURE] += 1
 
     def _note_victims(self, fresh: Sequence[int], pinned: Sequence[int]) -> None:
-        """Published blocks among the fresh ones were evicted: were they due?"""
+        """Published blocks among the fresh ones were evicted; whether they were due shows later."""
         model = self.model
         victims = [block for block in fresh if block in model.blocks.published]
         if not victims:
@@ -170,7 +170,7 @@ class Tables(CheckerState):
         if model.blocks.users:
             self.evidence[Seen.EVICTED_BESIDE_PINNED] += 1
         for block in filter(model.surely_cached, victims):
-            self.diagnosis.wrong_victim(model.watch.went(block))
+            model.watch.went(block)
 
     def _adopt(self, name: str, parent: Live, children: Sequence[str]) -> None:
         """Enter the children of a fork; blocks that are copies were handed out anew."""

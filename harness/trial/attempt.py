@@ -90,12 +90,12 @@ def _calls(planted: Planted, effort: Effort) -> int:
 def _figures(planted: Planted, judged: Judged, seconds: float) -> dict[str, Any]:
     """What is told of convictions."""
     first = judged.nearest(planted.accepted)
-    places = dict.fromkeys([first.place, *(each.place for each in judged.found)])
+    finders = dict.fromkeys((each.finder, each.invariant) for each in [first, *judged.found])
     killers: dict[tuple[str, str], None] = {(first.check, first.invariant): None}
     killers |= {(each.check, each.invariant): None for each in judged.found}
     return {
         "killers": tuple(killers),
-        "places": tuple(place for place in places if place),
+        "finders": tuple(finders),
         "examples": first.examples,
         "operations": first.operations,
         "seconds": seconds,

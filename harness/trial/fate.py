@@ -52,12 +52,12 @@ class Ended:
     """The verdict, or what is wrong with the trial."""
     modelled_on: str = "none"
     hides: str = ""
-    only_by: str = ""
-    """The check without which it survives, if that was tried and there is one."""
+    only_by: tuple[str, ...] = ()
+    """The checks without which it survives, if that was tried: one, or another one blindly."""
     notes: tuple[str, ...] = field(default_factory=tuple)
     """What else was seen."""
-    places: tuple[str, ...] = ()
-    """Functions of the checker that found something, the nearest to the cause first."""
+    finders: tuple[tuple[str, str], ...] = ()
+    """Checks that found it, and as which invariant, the nearest to the cause first."""
 
     @property
     def key(self) -> str:
@@ -83,7 +83,8 @@ class Ended:
                 "accepted": tuple(data["accepted"]),
                 "killers": tuple((check, invariant) for check, invariant in data["killers"]),
                 "notes": tuple(data["notes"]),
-                "places": tuple(data.get("places", ())),
+                "only_by": tuple(data["only_by"]),
+                "finders": tuple((check, invariant) for check, invariant in data["finders"]),
             }
         )
 

@@ -21,10 +21,10 @@ class Effort:
     """Of processor time, for each check of a kernel; cases are what should end it."""
     shrink_seconds: float = 4.0
     """For making a failing case of a kernel smaller."""
-    everything: bool = False
-    """Whether all suites or checks are asked, and not only until one has convicted."""
+    enough: int = 1
+    """Of kernels, how many checks have to convict before no more are asked."""
     without: frozenset[str] = frozenset()
-    """Checks that are taken out: ids of invariants, places; of kernels the names of checks."""
+    """Checks that are taken out, by name; of managers and indexes ids of invariants, too."""
     blind: bool = False
     """Whether managers and indexes are judged without their own inspection."""
 
@@ -43,8 +43,8 @@ class Found:
     """Examples until then; 0 for a known scenario, None where examples are not drawn."""
     operations: int | None = None
     """Of the shrunk counterexample, commits not counted; None where nothing is shrunk to a list."""
-    place: str = ""
-    """Function of the checker that found it, where that is noted."""
+    finder: str = ""
+    """The check that found it, under the name by which it can be taken out (see `checks`)."""
 
 
 @dataclass

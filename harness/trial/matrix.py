@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvassay.harness.trial.fate import Ended, Fate
-from kvassay.harness.trial.necessity import Place
 
 MEDIAN_SECONDS, WORST_SECONDS = 1.0, 20.0
 MEDIAN_OPERATIONS = 8
@@ -29,8 +28,6 @@ class Matrix:
     """Checks that were taken out."""
     necessity: bool = False
     """Whether it was tried what each check is needed for."""
-    places: tuple[Place, ...] = ()
-    """Of the checkers of managers and indexes, where that was tried."""
 
     @property
     def complete(self) -> bool:

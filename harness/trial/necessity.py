@@ -1,110 +1,110 @@
-"""Which faults a single check kills and nothing else does: what would be missed without it.
+"""Which faults a single check finds and nothing else does: what would be missed without it.
 
-Where everything is asked anyway (rigs, instruments), this is read off the convictions. A manager or
-an index is tried once more with the check taken out, if it was the only one that convicted: where
-another had, that one would have convicted without it too, as taking a check out changes no run in
-which it finds nothing. Kernels and pairs stop at the first check that convicts, and are left out.
+What a check is, `checks` says. Rigs and instruments are asked for all of them anyway, so that this
+is read off the convictions; a kernel is asked once more, until two have convicted it. A manager, an
+index or a pair is tried once more with the check taken out, if that was the only one that had found
+it: where another had, that one would have without it too, as taking a check out changes no run in
+which it finds nothing. Managers and indexes are judged with the inspection that they offer, and
+once more without: then fewer checks see anything. Triton's kernels, for which the checks are those
+of the others, are left out: they are slow where they are interpreted.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kvassay.harness.trial.checks import checks_of
 from kvassay.harness.trial.fate import Ended, Fate
 from kvassay.harness.trial.found import Effort
 from kvassay.harness.trial.planted import Family, Planted
 from kvassay.harness.trial.workers import Asked
 
+BLIND = frozenset({Family.MANAGER, Family.INDEX})
+"""Families that are judged without their inspection, too."""
+TRIED_WITHOUT = BLIND | {Family.PAIR}
 ASKED_IN_FULL = frozenset({Family.RIG, Family.METRICS})
 """Families whose convictions are all of them."""
-TRIED_WITHOUT = frozenset({Family.MANAGER, Family.INDEX})
-FAMILIES = ASKED_IN_FULL | TRIED_WITHOUT
+OF_KERNELS = Effort(enough=2, cases=40, seconds=4.0, shrink_seconds=0.0)
+AllOf = Callable[[list[Asked]], list[Ended]]
+"""Tries all of these."""
 
 
-def only_killer(one: Ended) -> str | None:
-    """The only invariant that convicted; None if there were several, or none."""
-    invariants = {invariant for _, invariant in one.killers}
-    return invariants.pop() if one.fate is Fate.KILLED and len(invariants) == 1 else None
+def sole_finder(one: Ended) -> str | None:
+    """The only check that found a fault; None if there were several, or none."""
+    found = {check for check, _ in one.finders}
+    return found.pop() if one.fate is Fate.KILLED and len(found) == 1 else None
 
 
-def to_try(ended: Iterable[Ended], known: Mapping[str, Planted], effort: Effort) -> list[Asked]:
-    """The faults to be tried again, each without the only check that convicted it."""
-    asked = []
-    for one in ended:
-        planted, only = known[one.key], only_killer(one)
-        if only is not None and planted.family in TRIED_WITHOUT:
-            asked.append(Asked(planted, replace(effort, without=frozenset({only}))))
-    return asked
-
-
-def with_only(ended: Sequence[Ended], without: Sequence[Ended]) -> tuple[Ended, ...]:
-    """The same trials, with `only_by` where nothing else convicted."""
-    missed = {one.key for one in without if one.fate is Fate.SURVIVED}
-    in_full = {family.value for family in ASKED_IN_FULL}
+def with_only(
+    ended: Sequence[Ended], known: Mapping[str, Planted], effort: Effort, all_of: AllOf
+) -> tuple[Ended, ...]:
+    """The same trials, with all that was seen to find each fault, and what alone does."""
+    seen = [one for one in ended if one.is_fault and one.fate is Fate.KILLED]
+    kernels = _asked(seen, known, frozenset({Family.TORCH}), OF_KERNELS)
+    full = [*all_of(kernels), *(one for one in seen if known[one.key].family in ASKED_IN_FULL)]
+    hidden = all_of(_asked(seen, known, BLIND, replace(effort, blind=True)))
+    only: dict[str, set[str]] = defaultdict(set)
+    for one in full:
+        only[one.key] |= {sole_finder(one) or ""} - {""}
+    for view, how in ((seen, effort), (hidden, replace(effort, blind=True))):
+        for key, check in _missed(view, known, how, all_of):
+            only[key].add(check)
+    finders: dict[str, dict[tuple[str, str], None]] = defaultdict(dict)
+    for one in (*seen, *full, *hidden):
+        finders[one.key] |= dict.fromkeys(one.finders)
     return tuple(
-        replace(one, only_by=only_killer(one) or "")
-        if one.key in missed or one.family in in_full
+        replace(one, finders=tuple(finders[one.key]), only_by=tuple(sorted(only[one.key])))
+        if one.key in finders
         else one
         for one in ended
     )
 
 
-def needed_for(ended: Iterable[Ended]) -> dict[tuple[str, str], list[str]]:
-    """By family and check that convicted something, the faults that only it kills."""
-    needed: dict[tuple[str, str], list[str]] = defaultdict(list)
-    families = {family.value for family in FAMILIES}
-    for one in ended:
-        if one.is_fault and one.family in families:
-            for _, invariant in one.killers:
-                needed[one.family, invariant] += [one.name] if one.only_by == invariant else []
-    return {place: sorted(set(names)) for place, names in sorted(needed.items())}
+def _asked(
+    ended: Iterable[Ended], known: Mapping[str, Planted], families: frozenset[Family], how: Effort
+) -> list[Asked]:
+    return [Asked(known[one.key], how) for one in ended if known[one.key].family in families]
 
 
-# ----------------------------------------------------------------------------------------- places
+def _missed(
+    view: Sequence[Ended], known: Mapping[str, Planted], how: Effort, all_of: AllOf
+) -> Iterable[tuple[str, str]]:
+    """Faults of which one check is the only finder and that survive without it, with the check."""
+    sole = {one.key: check for one in view if (check := sole_finder(one)) is not None}
+    asked = [
+        Asked(known[key], replace(how, without=frozenset({check})))
+        for key, check in sole.items()
+        if known[key].family in TRIED_WITHOUT
+    ]
+    return [(one.key, sole[one.key]) for one in all_of(asked) if one.fate is Fate.SURVIVED]
 
 
 @dataclass(frozen=True)
-class Place:
-    """One function of the checkers that compares something."""
+class Need:
+    """One check, and what it is needed for."""
 
-    name: str
+    family: str
+    check: str
     invariants: tuple[str, ...]
     """As which it was seen to convict."""
     only: tuple[str, ...]
-    """Faults that it alone finds, with or without the inspection that they offer."""
+    """Faults that it alone finds."""
 
 
-def blindly(known: Mapping[str, Planted], ended: Iterable[Ended], effort: Effort) -> list[Asked]:
-    """The same faults judged without their own inspection: then fewer checks see anything."""
-    faults = [known[one.key] for one in ended if one.fate is Fate.KILLED]
-    hidden = replace(effort, blind=True)
-    return [Asked(one, hidden) for one in faults if one.family in TRIED_WITHOUT]
-
-
-def without_place(
-    known: Mapping[str, Planted], ended: Iterable[Ended], effort: Effort
-) -> list[Asked]:
-    """Faults that were found at one place alone, to be tried again without it."""
+def needs(ended: Iterable[Ended]) -> list[Need]:
+    """Of every check of the families that were tried."""
+    faults = [one for one in ended if one.is_fault]
+    tried = [family for family in Family if any(one.family == family.value for one in faults)]
     return [
-        Asked(known[one.key], replace(effort, without=frozenset(one.places)))
-        for one in ended
-        if len(one.places) == 1 and known[one.key].family in TRIED_WITHOUT
+        _need(family.value, check, [one for one in faults if one.family == family.value])
+        for family in tried
+        for check in checks_of(family)
     ]
 
 
-def places(ended: Sequence[Ended], missed: Iterable[tuple[Ended, Ended]]) -> tuple[Place, ...]:
-    """Of all convictions in `ended`; `missed` pairs one with the survivor that it left."""
-    invariants: dict[str, set[str]] = defaultdict(set)
-    for one in ended:
-        for place in one.places:
-            invariants[place] |= {name for _, name in one.killers}
-    only: dict[str, set[str]] = defaultdict(set)
-    for before, after in missed:
-        if after.fate is Fate.SURVIVED:
-            only[before.places[0]].add(before.key)
-    return tuple(
-        Place(name, tuple(sorted(invariants[name])), tuple(sorted(only[name])))
-        for name in sorted(invariants)
-    )
+def _need(family: str, check: str, faults: Sequence[Ended]) -> Need:
+    names = {name for one in faults for found, name in one.finders if found == check}
+    only = {one.name for one in faults if check in one.only_by}
+    return Need(family, check, tuple(sorted(names)), tuple(sorted(only)))

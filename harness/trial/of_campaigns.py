@@ -36,7 +36,7 @@ def judge(planted: Planted, subject: Registration, effort: Effort) -> Judged:
         judged.found += [
             _found(suite, each, effort.without) for each in assay.outcome.findings.values()
         ]
-        if judged.found and not effort.everything:
+        if judged.found:
             break
     return judged
 
@@ -57,7 +57,7 @@ def _found(suite: str, finding: Finding, muted: frozenset[str]) -> Found:
         _again(finding, muted),
         finding.examples,
         finding.scenario.num_counted,
-        getattr(finding.verdict, "place", ""),
+        getattr(finding.verdict, "place", "error"),
     )
 
 

@@ -18,7 +18,7 @@ FRAGILE = frozenset({Family.TRITON})
 
 
 def judge(planted: Planted, subject: Kernel, effort: Effort) -> Judged:
-    """Check by check, until one convicts."""
+    """Check by check, until enough have convicted."""
     judged = Judged()
     most = KernelEffort(
         cases=effort.cases,
@@ -30,7 +30,7 @@ def judge(planted: Planted, subject: Kernel, effort: Effort) -> Judged:
         judged.examples += outcome.judged
         if outcome.finding is not None:
             judged.found.append(_found(check, outcome.finding))
-            if not effort.everything:
+            if len(judged.found) >= effort.enough:
                 break
     return judged
 
@@ -44,7 +44,7 @@ def _asked(planted: Planted, subject: Kernel, effort: Effort) -> list[Check]:
 
 def _found(check: Check, finding: Finding) -> Found:
     told, again = str(finding.verdict), _again(check, finding)
-    return Found(check.name, finding.invariant, told, again, finding.cases)
+    return Found(check.name, finding.invariant, told, again, finding.cases, finder=check.name)
 
 
 def _again(check: Check, finding: Finding) -> Callable[[Kernel], frozenset[str]]:

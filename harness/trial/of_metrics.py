@@ -22,7 +22,12 @@ def judge(planted: Planted, subject: Instrument, effort: Effort) -> Judged:
     told = {finding.invariant: str(finding) for finding in reversed(outcome.findings)}
     if outcome.error:
         told[ERROR] = outcome.error
-    return Judged([Found(SUITE, name, text, _again) for name, text in sorted(told.items())], 1)
+    found = [
+        Found(SUITE, name, text, _again, finder=name)
+        for name, text in sorted(told.items())
+        if name not in effort.without
+    ]
+    return Judged(found, 1)
 
 
 def _again(other: Instrument) -> frozenset[str]:

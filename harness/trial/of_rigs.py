@@ -16,13 +16,18 @@ def judge(planted: Planted, subject: Subject, effort: Effort) -> Judged:
     """All checks: they take milliseconds."""
     judged = Judged()
     for check in CHECKS:
+        if check.circumstance in effort.without:
+            continue
         checked = check(subject)
         judged.examples += 1
         if checked.problem is not None:
-            judged.found.append(
-                Found(check.circumstance, _broken(checked), checked.problem, _again(check))
-            )
+            judged.found.append(_found(check, checked))
     return judged
+
+
+def _found(check: Check, checked: Checked) -> Found:
+    name, told = check.circumstance, checked.problem or ""
+    return Found(name, _broken(checked), told, _again(check), finder=name)
 
 
 def _broken(checked: Checked) -> str:

@@ -9,9 +9,12 @@ from kvassay.harness.environment import Environment
 from kvassay.harness.record import Direction, Metric, Record, Subject
 from kvassay.harness.trial.fate import Ended, Fate
 from kvassay.harness.trial.matrix import Figures, Matrix, in_order
-from kvassay.harness.trial.necessity import needed_for
+from kvassay.harness.trial.necessity import Need, needs
+from kvassay.harness.trial.reasons import reason
+from kvassay.harness.trial.removal import Removed
 
 SUITE, KIND = "trial", "Harness"
+REMOVAL, CONTROLS = "## Checks removed at random", "## Controls"
 UNMEASURED = "-"
 HEAD = """# Kill matrix
 
@@ -24,17 +27,15 @@ OF_FAULTS = """*by* is the invariant of the shortest counterexample, with the su
 *operations*: of the shrunk counterexample. *seconds*: of processor time, shrinking included.
 *after*: the public report that it restates. In every counterexample corrupted code was run, and
 the same without the fault shows nothing on it."""
-OF_NECESSITY = """A check is an invariant of a suite. Of managers and indexes, every fault that one
-check alone convicted was tried again with that check taken out of the checker (the run goes on as
-if it had found nothing wrong); it stands here if nothing else convicted it then. Kernels and pairs
-stop at the first check that convicts, and are left out. A wrong tag is found by one comparison of
-all slots, which A2, C1, C2, P1, P2, P4 and P5 only name: with one name taken out, the same slot is
-met again a little later, and goes by another."""
-OF_PLACES = """A place is a function of the checker of managers and indexes that compares something
-and names what is wrong by one invariant or another. Faults were judged with the inspection that
-they offer, and once more without; each that one place alone had found was tried again with that
-place taken out, and stands here if nothing else found it then."""
-NOT_NEEDED = "none: what it convicts, others convict as well"
+OF_NECESSITY = """A check is the least that can be taken out: a function of the checkers of
+managers, indexes and pairs that compares something and names what is wrong by one invariant or
+another; a check of the attention suite; a circumstance of rigs; an invariant of instruments. A
+fault that one check alone had found was tried again with that check taken out (the run goes on as
+if it had found nothing wrong), and stands here if nothing else convicted it then. Managers and
+indexes were judged with the inspection that they offer, and once more without. Triton's kernels,
+for which the checks are those of the others, were left out."""
+OF_REMOVAL = """Drawn at random among all checks; each was taken out, by itself, and the faults that
+need it were judged without it. Made by `tox run -e trial -- --remove 10 --seed N`."""
 OF_INVARIANTS = """*named by*: faults that it may convict; *first*: those whose shortest
 counterexample shows it; *seen*: those that it convicted at all, before the trial was over."""
 
@@ -63,7 +64,7 @@ def _lines(matrix: Matrix, environment: Environment) -> Iterator[str]:
     yield from _table(("invariant", "", "named by", "first", "seen"), _invariants(matrix))
     yield ""
     yield from _necessity(matrix)
-    yield "## Controls"
+    yield CONTROLS
     yield ""
     yield from _table(("control", "fate", "tried", "what is odd about it"), _controls(matrix))
 
@@ -170,48 +171,64 @@ def _necessity(matrix: Matrix) -> Iterator[str]:
     """What would be missed without a check."""
     if not matrix.necessity:
         return
-    needed = needed_for(matrix.ended)
-    useful = sum(bool(names) for names in needed.values())
+    all_needs = needs(matrix.ended)
     yield "## What each check is needed for"
     yield ""
     yield OF_NECESSITY
     yield ""
-    yield f"{useful} of {len(needed)} checks kill something that nothing else kills."
-    yield ""
-    rows = (
-        (family, name, str(len(faults)), ", ".join(faults) or NOT_NEEDED)
-        for (family, name), faults in sorted(needed.items(), key=_by_check)
-    )
-    yield from _table(("family", "check", "faults", "that only it kills"), rows)
-    yield ""
-    if matrix.places:
-        yield from _places(matrix)
-
-
-def _places(matrix: Matrix) -> Iterator[str]:
-    yield "## What each place of the checkers is needed for"
-    yield ""
-    yield OF_PLACES
-    yield ""
-    alone = sum(bool(place.only) for place in matrix.places)
-    yield f"{alone} of {len(matrix.places)} places find something that no other finds."
+    yield told_needs(all_needs)
     yield ""
     rows = (
         (
-            f"`{place.name}`",
-            " ".join(place.invariants),
-            str(len(place.only)),
-            ", ".join(place.only) or NOT_NEEDED,
+            need.family,
+            f"`{need.check}`",
+            " ".join(sorted(need.invariants, key=in_order)) or UNMEASURED,
+            str(len(need.only)),
+            ", ".join(need.only) or reason(need.check),
         )
-        for place in matrix.places
+        for need in all_needs
     )
-    yield from _table(("place", "as", "faults", "that only it finds"), rows)
+    yield from _table(("family", "check", "as", "faults", "that only it finds"), rows)
     yield ""
 
 
-def _by_check(item: tuple[tuple[str, str], list[str]]) -> tuple[str, tuple[str, int, str]]:
-    (family, name), _ = item
-    return family, in_order(name)
+def told_needs(all_needs: Sequence[Need]) -> str:
+    """How many checks are needed, in words."""
+    useful = sum(bool(need.only) for need in all_needs)
+    return f"{useful} of {len(all_needs)} checks find something that no other finds."
+
+
+def removal(rows: Sequence[Removed], seed: int) -> Iterator[str]:
+    """The section on checks that were drawn at random and taken out."""
+    yield REMOVAL
+    yield ""
+    yield OF_REMOVAL
+    yield ""
+    useful = sum(bool(row.survived) for row in rows)
+    yield f"{useful} of {len(rows)} let a fault survive (seed {seed})."
+    yield ""
+    cells = (
+        (
+            row.family,
+            f"`{row.check}`",
+            f"{len(row.survived)} of {len(row.tried)}",
+            ", ".join(row.survived) or reason(row.check),
+        )
+        for row in rows
+    )
+    yield from _table(("family", "check taken out", "survive", "which"), cells)
+    yield ""
+
+
+def with_removal(page: str, section: Iterable[str]) -> str:
+    """A page with this section in the place of the one before, or before that on controls."""
+    before, _, rest = page.partition(f"{REMOVAL}\n")
+    if rest:
+        rest = rest[rest.index(f"{CONTROLS}\n") :]
+    else:
+        before, heading, rest = page.partition(f"{CONTROLS}\n")
+        rest = heading + rest
+    return "".join((before, *(f"{line}\n" for line in section), rest))
 
 
 def _controls(matrix: Matrix) -> Iterator[tuple[str, ...]]:

@@ -43,6 +43,12 @@ DRAFTING = replace(
     publish=Publish.RELEASE,
     capabilities=DECLARATION.capabilities - WRITERS | {Capability.DRAFTS},
 )
+SPENT = replace(PLAIN, reclaim=Reclaim.RESET)
+SIDE_BY_SIDE = replace(
+    PLAIN,
+    capabilities=PLAIN.capabilities - {Capability.FORK, Capability.COPIES},
+    placement=Placement.CONTIGUOUS,
+)
 UNORDERED: dict[str, Any] = {"order": Order.NONE, "stamps": frozenset()}
 
 Control = TypeVar("Control", bound=type[HashedCache])
@@ -63,7 +69,7 @@ class PlainPool(HashedCache):
         """Keep nothing."""
 
 
-@control("bump", replace(PLAIN, reclaim=Reclaim.RESET))
+@control("bump", SPENT)
 class BumpAllocator(PlainPool):
     """Hands every block out once, and again only after a reset."""
 
@@ -93,14 +99,7 @@ class RandomOrder(PlainPool):
         return super()._take_block()
 
 
-@control(
-    "one-run",
-    replace(
-        PLAIN,
-        capabilities=PLAIN.capabilities - {Capability.FORK, Capability.COPIES},
-        placement=Placement.CONTIGUOUS,
-    ),
-)
+@control("one-run", SIDE_BY_SIDE)
 class OneRun(PlainPool):
     """A request's blocks lie side by side: it grows in place, or not at all."""
 

@@ -286,6 +286,12 @@ fault(
     "    batch.query[rows] *= 2.0\n    seen = looked_at(batch, sequence)",
 )
 fault(
+    "query-cleared-after-use",
+    "K13",
+    "    return output.transpose(0, 1), lse[..., 0].T",
+    "    batch.query[rows] = 0\n    return output.transpose(0, 1), lse[..., 0].T",
+)
+fault(
     "writes-past-the-row",
     "K13",
     "            if rows.start < rows.stop:",

@@ -13,6 +13,8 @@ from kvassay.harness.contract import CacheKey, CacheManager, Outcome, OutOfBlock
 from kvassay.impls.faulty.controls import (
     AT_FINISH,
     DRAFTING,
+    SPENT,
+    BumpAllocator,
     DraftsAtRelease,
     HeadFirst,
     PublishAtFinish,
@@ -384,6 +386,34 @@ class ResetKeepsKeys(HashedCache):
         self._idle.clear()
 
 
+@fault(
+    "append-overlooks-idle",
+    "A4",
+    "Admission takes what is idle, and so does an append while a block is free.\n"
+    "A request must grow in a pool that is full of what nobody uses.",
+)
+class AppendOverlooksIdle(HashedCache):
+    def append(self, request: str, tokens: Sequence[int]) -> None:
+        entry = self._live[request]
+        fresh = self._blocks_for(len(entry.tokens) + len(tokens)) - len(entry.table)
+        self._require(fresh, len(self._free))
+        super().append(request, tokens)
+
+
+@fault(
+    "reset-skips-the-first-block",
+    "A5",
+    "Before the first reset the pool is whole, and a refusal is never wrong: blocks come back at a "
+    "reset alone.\nThe whole pool must be asked for after one.",
+    declaration=SPENT,
+)
+class ResetSkipsTheFirstBlock(BumpAllocator):
+    def _clear(self) -> None:
+        super()._clear()
+        if self.num_blocks > 1:
+            self._free.popleft()
+
+
 # ---------------------------------------------------------------------------------------- eviction
 
 
@@ -408,6 +438,20 @@ class WrongVictim(HashedCache):
 class WrongVictimFifo(HashedCache):
     def _victim(self) -> int:
         return next(block for block in self._key_of if block in self._idle)
+
+
+@fault(
+    "recycles-the-most-recent",
+    "P10",
+    "Eviction on demand takes the right ones.\n"
+    "The pool must be used up, and what was released first be found, which should have gone.",
+)
+class RecyclesTheMostRecent(HashedCache):
+    def _recycle(self) -> int:
+        block = next(reversed(self._idle))
+        del self._idle[block]
+        self._unmap(block)
+        return block
 
 
 @fault(

@@ -24,7 +24,7 @@ from kvassay.harness.contract import (
     Tail,
 )
 from kvassay.harness.registry import Registration, find
-from kvassay.impls.faulty import hashed, kernels, managers, radix_managers
+from kvassay.impls.faulty import hashed, kernels, managers, radix_managers, tables
 from kvassay.impls.faulty.planting import Fault
 from kvassay.impls.torch_attention import TorchAttention
 
@@ -89,6 +89,7 @@ OF_KERNELS = (
     "table-of-first-sequence",
     "query-scaled-in-place",
     "tail-read",
+    "query-cleared-after-use",
 )
 
 
@@ -268,5 +269,7 @@ class PresumesRisingIds(TorchAttention):
         return super().__call__(replace(batch, block_table=table))
 
 
-for each in ("begin-pins-nothing",):
+for each in ("begin-pins-nothing", "hit-of-one-is-true"):
     _manager_fault(radix_managers.FAULTS[each])
+for each in ("null-block-handed-out", "reset-objects-after-a-fork"):
+    _manager_fault(tables.FAULTS[each])

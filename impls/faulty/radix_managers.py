@@ -136,6 +136,45 @@ class PromiseForgetsCopy(RadixManager):
         return plan.need - (plan.hit % self.block_size > 0) <= plan.room
 
 
+@fault(
+    "promise-is-a-number",
+    "A4",
+    "Whoever takes it for true or false is served well.\n"
+    "The answer must be looked at: it says how many blocks would be left, and one more.",
+)
+class PromiseIsANumber(RadixManager):
+    def can_admit(self, key: CacheKey) -> int:  # type: ignore[override]
+        plan = self._plan(key, self._elements(key))
+        return max(0, plan.room - plan.need + 1)
+
+
+@fault(
+    "reserve-tells-the-piece",
+    "A7",
+    "A prompt that is reserved in one piece behind no hit gets the right answer.\n"
+    "A second piece must be reserved, or one behind a hit; the slots are right.",
+)
+class ReserveTellsThePiece(RadixManager):
+    def reserve(self, request: str, num_tokens: int) -> int:
+        super().reserve(request, num_tokens)
+        return num_tokens
+
+
+# -------------------------------------------------------------------------------------------- hits
+
+
+@fault(
+    "hit-of-one-is-true",
+    "P3",
+    "It counts as 1 wherever it is added or compared.\n"
+    "A hit must be of one token, and its type be looked at.",
+)
+class HitOfOneIsTrue(RadixManager):
+    def admit(self, request: str, key: CacheKey) -> int:
+        hit = super().admit(request, key)
+        return hit == 1 or hit
+
+
 # ------------------------------------------------------------------------------------------ events
 
 
@@ -191,3 +230,18 @@ class RemovalToldTwice(RadixManager):
         told: Sequence[CacheEvent] = super().take_events()
         gone = [each for each in told if each.kind is EventKind.REMOVED]
         return [*told, *gone]
+
+
+@fault(
+    "stored-again-at-the-root",
+    "E1 E2",
+    "What is told first is right, and a mirror that keeps to it answers as the cache does.\n"
+    "Something must be stored behind something else: its start is told again, without a parent.",
+)
+class StoredAgainAtTheRoot(RadixManager):
+    def take_events(self) -> list[CacheEvent]:
+        told = super().take_events()
+        return [*told, *(self._at_the_root(each) for each in told if each.parent is not None)]
+
+    def _at_the_root(self, event: CacheEvent) -> CacheEvent:
+        return replace(event, parent=None, entries=event.entries[:1], tokens=event.tokens[:1])

@@ -29,6 +29,7 @@ from kvassay.harness.trial.marks import Mark, mark_of, mark_of_edit, marks_of
 from kvassay.harness.trial.planted import Family, Planted
 from kvassay.impls.faulty import (
     hashed,
+    index_answers,
     index_controls,
     indexes,
     kernel_controls,
@@ -71,6 +72,7 @@ def _all() -> tuple[Planted, ...]:
         *_classes(Family.MANAGER, CacheManager, tables.FAULTS),
         *_classes(Family.MANAGER, CacheManager, radix_managers.FAULTS, "radix-"),
         *_classes(Family.INDEX, PrefixIndex, indexes.FAULTS),
+        *_classes(Family.INDEX, PrefixIndex, index_answers.FAULTS),
         *_kernels(),
         *_triton_kernels(),
         *_pairs(),

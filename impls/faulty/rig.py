@@ -7,6 +7,7 @@ must be among those that do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -171,7 +172,101 @@ class ResumedOneTokenBack(Scheduler):
         super()._requeue(branch)
 
 
+@fault(
+    "lone-token-is-a-decode-step",
+    "S1",
+    "Longer prompts are right, and so is a short one beside others.\n"
+    "A prompt of one token must be all there is to do: it takes the way of a decode step.",
+)
+class LoneTokenIsADecodeStep(Rig):
+    def work(self, plan: StepPlan) -> list[Any]:
+        work = super().work(plan)
+        if len(work) == 1 and plan.chunks[0].stop == 1:
+            return [_shifted(work[0], 1)]
+        return work
+
+
+@fault(
+    "lone-full-hit-is-a-decode-step",
+    "S1",
+    "Where more than one token is left to compute, all is well, and so it is in a batch.\n"
+    "The same prompt must come again, when nobody else is served.",
+)
+class LoneFullHitIsADecodeStep(Rig):
+    def work(self, plan: StepPlan) -> list[Any]:
+        work = super().work(plan)
+        if len(work) != 1:
+            return work
+        (chunk,) = plan.chunks
+        full_hit = chunk.samples and 0 < chunk.branch.hit == chunk.start == chunk.stop - 1
+        return [_shifted(work[0], -1)] if full_hit and not chunk.branch.generated else work
+
+
+@fault(
+    "twelve-rows-in-a-mixed-batch",
+    "S1",
+    "Batches of prefills, and of decode steps, are of any size.\n"
+    "More than twelve must be served in a step, some of them with a prompt.",
+)
+class TwelveRowsInAMixedBatch(Rig):
+    def work(self, plan: StepPlan) -> list[Any]:
+        work = super().work(plan)
+        prompts = [chunk for chunk in plan.chunks if not chunk.branch.generated]
+        if len(work) <= 12 or not prompts or len(prompts) == len(work):
+            return work
+        return [*work[:12], *(_shifted(one, 1) for one in work[12:])]
+
+
+@fault(
+    "fourth-piece-starts-late",
+    "S1",
+    "Prompts that come in three pieces are right, and so is the last piece of any.\n"
+    "A prompt must be cut into more than four, and have the device to itself.",
+)
+class FourthPieceStartsLate(Rig):
+    def work(self, plan: StepPlan) -> list[Any]:
+        pieces = self.__dict__.setdefault("_pieces", Counter())
+        pieces.update(chunk.name for chunk in plan.chunks)
+        work = super().work(plan)
+        first_time = len(work) == 1 and not plan.chunks[0].branch.preempted
+        if first_time and not work[0].samples and pieces[work[0].name] > 3:
+            return [_shifted(work[0], 1)]
+        return work
+
+
+@fault(
+    "children-start-one-back",
+    "S1",
+    "Whoever has no brothers is served well, and so is the first of several.\n"
+    "A request must branch.",
+)
+class ChildrenStartOneBack(Rig):
+    def work_of(self, chunk: Chunk) -> Any:
+        work = super().work_of(chunk)
+        return _shifted(work, -1) if chunk.branch.index else work
+
+
+def _shifted(work: Any, by: int) -> Any:
+    """The same at other positions."""
+    return replace(work, positions=range(work.positions.start + by, work.positions.stop + by))
+
+
 # ------------------------------------------------------------------------------------ S2, progress
+
+
+@fault(
+    "places-lost-by-preemption",
+    "S2",
+    "There are more places than anybody needs.\n"
+    "They must be few, and a request be preempted: it is counted when it leaves and once more.",
+)
+class PlacesLostByPreemption(Scheduler):
+    def _requeue(self, branch: Branch) -> None:
+        self.__dict__["_lost"] = self.__dict__.get("_lost", 0) + 2
+        super()._requeue(branch)
+
+    def _most(self) -> int:
+        return super()._most() - int(self.__dict__.get("_lost", 0))
 
 
 @fault(

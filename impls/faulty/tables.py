@@ -6,16 +6,26 @@ here, more often than what a request reads from its KV.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from kvassay.harness.contract import CacheKey, CacheManager, Counters
-from kvassay.impls.faulty.controls import DRAFTING, DraftsAtRelease
+from kvassay.harness.contract import CacheKey, CacheManager, Capability, Counters, OutOfBlocks
+from kvassay.impls.faulty.controls import (
+    DRAFTING,
+    SIDE_BY_SIDE,
+    DraftsAtRelease,
+    Lookahead,
+    NullBlock,
+    OneRun,
+    PlainPool,
+)
 from kvassay.impls.faulty.hashed import DECLARATION, HashedCache, LiveRequest
 from kvassay.impls.faulty.managers import TwoStates
 from kvassay.impls.faulty.planting import Fault, planter
 
 FAULTS: dict[str, Fault] = {}
 fault = planter(FAULTS, "fault-", CacheManager, DECLARATION)
+LAYERS = 80
 
 
 # ------------------------------------------------------------------------------------------ tables
@@ -58,6 +68,118 @@ class TableOfSharerShrinks(HashedCache):
         child = super()._share_on_fork(parent)
         child.table = parent.table
         return child
+
+
+@fault(
+    "looks-ahead-undeclared",
+    "A7",
+    "Nothing is evicted for it, and nobody gets less than its tokens need.\n"
+    "A block must be free: a table then has one more than was declared, and others have to wait.",
+)
+class LooksAheadUndeclared(HashedCache):
+    def admit(self, request: str, key: CacheKey) -> int:
+        hit = super().admit(request, key)
+        if self._free:
+            self._live[request].table.append(self._take_block())
+        return hit
+
+    def _share_on_fork(self, parent: LiveRequest) -> LiveRequest:
+        needed = self._blocks_for(len(parent.tokens))
+        return super()._share_on_fork(replace(parent, table=parent.table[:needed]))
+
+
+@fault(
+    "table-of-others-in-reverse",
+    "A7",
+    "Whoever has just been served reads a table that is right, and so does everybody in turn.\n"
+    "A table of two blocks must be read after an operation on another request.",
+    modelled_on="B22",
+)
+class TableOfOthersInReverse(HashedCache):
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self._staged: set[str] = set()
+
+    def admit(self, request: str, key: CacheKey) -> int:
+        self._staged = {request}
+        return super().admit(request, key)
+
+    def append(self, request: str, tokens: Sequence[int]) -> None:
+        self._staged = {request}
+        super().append(request, tokens)
+
+    def commit(self, request: str, num_tokens: int) -> None:
+        self._staged = {request}
+        super().commit(request, num_tokens)
+
+    def fork(self, parent: str, children: Sequence[str]) -> None:
+        self._staged = {parent, *children}
+        super().fork(parent, children)
+
+    def truncate(self, request: str, num_tokens: int) -> None:
+        self._staged = {request}
+        super().truncate(request, num_tokens)
+
+    def block_table(self, request: str) -> list[int]:
+        table = super().block_table(request)
+        return table if request in self._staged else table[::-1]
+
+
+@fault(
+    "run-goes-on-elsewhere",
+    "A7",
+    "A request that does not grow past its last block lies in one piece.\n"
+    "It must grow when the block behind it is taken.",
+    declaration=SIDE_BY_SIDE,
+)
+class RunGoesOnElsewhere(OneRun):
+    def append(self, request: str, tokens: Sequence[int]) -> None:
+        entry = self._live[request]
+        fresh = self._blocks_for(len(entry.tokens) + len(tokens)) - len(entry.table)
+        self._require(fresh, len(self._free))
+        self._next = list(self._free)[:fresh]
+        PlainPool.append(self, request, tokens)
+
+
+@fault(
+    "null-block-handed-out",
+    "A7",
+    "It is a block like any other, until somebody pads a table with it.\nThe pool must be used.",
+    declaration=replace(DECLARATION, reserved_ids=(0,)),
+)
+class NullBlockHandedOut(NullBlock):
+    def _block_ids(self) -> Iterable[int]:
+        return range(self.num_blocks)
+
+
+@fault(
+    "look-ahead-is-everybodys",
+    "A2",
+    "Whoever grows into its look-ahead gets a block of its own in time.\n"
+    "Two requests must look ahead: what a worker drafts for one lands in the block of the other.",
+    declaration=replace(DECLARATION, lookahead=1),
+)
+class LookAheadIsEverybodys(Lookahead):
+    def _look_ahead(self, entry: LiveRequest) -> None:
+        others = [block for each in self._live.values() for block in self._ahead(each)]
+        if others and not self._ahead(entry):
+            self._hold(others[0])
+            entry.table.append(others[0])
+        super()._look_ahead(entry)
+
+    def _ahead(self, entry: LiveRequest) -> list[int]:
+        return entry.table[self._blocks_for(len(entry.tokens)) :]
+
+    def append(self, request: str, tokens: Sequence[int]) -> None:
+        entry = self._live[request]
+        shared = [block for block in self._ahead(entry) if self._references[block] > 1]
+        entry.table = entry.table[: len(entry.table) - len(shared)]
+        try:
+            super().append(request, tokens)
+        except OutOfBlocks:
+            entry.table += shared
+            raise
+        self._release_blocks(shared)
 
 
 # ------------------------------------------------------------------------------------------- pages
@@ -109,6 +231,56 @@ class IdleCountedAsFree(HashedCache):
     def counters(self) -> Counters:
         told = super().counters()
         return Counters(free=told.free + told.cached, cached=0, used=told.used)
+
+
+@fault(
+    "idle-counted-as-free-unasked",
+    "P8",
+    "The sum is right, and nobody can ask for an eviction that would show it.\n"
+    "Something must be cached, and be counted when all requests have left.",
+    declaration=replace(DECLARATION, capabilities=DECLARATION.capabilities - {Capability.EVICT}),
+)
+class IdleCountedAsFreeUnasked(IdleCountedAsFree):
+    def counters(self) -> Counters:
+        return super().counters()
+
+
+@fault(
+    "one-holder-told",
+    "A1",
+    "A block that one request holds is told as it is, and sharers are kept apart.\n"
+    "Two must hold one block, and the holders be counted.",
+)
+class OneHolderTold(HashedCache):
+    def refcounts(self) -> dict[int, int]:
+        return dict.fromkeys(super().refcounts(), 1)
+
+
+@fault(
+    "copies-told-for-every-layer",
+    "C2",
+    "A copy that is made again copies the same.\n"
+    "A block must be copied: it is told as often as the model has layers.",
+)
+class CopiesToldForEveryLayer(HashedCache):
+    def take_copies(self) -> list[tuple[int, int]]:
+        return super().take_copies() * LAYERS
+
+
+@fault(
+    "reset-objects-after-a-fork",
+    "A5",
+    "The reset is done in full.\nA request must have been forked: the count of the live is off.",
+)
+class ResetObjectsAfterAFork(HashedCache):
+    def _share_on_fork(self, parent: LiveRequest) -> LiveRequest:
+        self.__dict__["_forked"] = True
+        return super()._share_on_fork(parent)
+
+    def reset(self) -> None:
+        super().reset()
+        if self.__dict__.pop("_forked", False):
+            raise ValueError("reset with 1 live request, expected none")
 
 
 @fault(

@@ -4,6 +4,7 @@
     tox run -e trial -- --profile ci
     tox run -e trial -- --page results/kill_matrix.md --record results/kill_matrix.json
     tox run -e trial -- --necessity
+    tox run -e trial -- --remove 10 --seed 1
     tox run -e trial -- --controls 5000
     tox run -e trial -- --family manager --without P5
 
@@ -19,7 +20,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,25 +31,28 @@ from rich.table import Table
 
 from kvassay.harness.assay import write_whole
 from kvassay.harness.environment import capture
+from kvassay.harness.record import Record
 from kvassay.harness.trial.choice import FULL, PROFILES, Choice, choose, of_controls
 from kvassay.harness.trial.fate import Ended
 from kvassay.harness.trial.found import Effort
 from kvassay.harness.trial.matrix import Matrix
-from kvassay.harness.trial.necessity import (
-    Place,
-    blindly,
-    needed_for,
-    places,
-    to_try,
-    with_only,
-    without_place,
+from kvassay.harness.trial.necessity import AllOf, needs, with_only
+from kvassay.harness.trial.page import (
+    SUMMARY,
+    as_markdown,
+    as_record,
+    removal,
+    summary_row,
+    told_needs,
+    with_removal,
 )
-from kvassay.harness.trial.page import SUMMARY, as_markdown, as_record, summary_row
 from kvassay.harness.trial.planted import Family, Planted
-from kvassay.harness.trial.workers import LIMIT, Asked, catalogue, prepare, tried
+from kvassay.harness.trial.removal import Removed, drawn, removed
+from kvassay.harness.trial.workers import LIMIT, catalogue, prepare, tried
 from kvassay.suites.benchmarks.arguments import positive
 
 FAULTS = "kvassay.impls.faulty.registry"
+STORED = Path(__file__).parents[2] / "results" / "kill_matrix.json"
 BROKEN_OFF = 130
 EVERY = 50
 """Trials between two lines of progress where there is no terminal."""
@@ -66,6 +70,9 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--only", default="", help="only those with this in their name")
     add("--without", default="", help="take checks out: ids, and names of checks of kernels")
     add("--necessity", action="store_true", help="also try what each check is needed for")
+    add("--remove", type=positive, metavar="N", help="take N checks out, drawn at random, in turn")
+    add("--seed", type=int, default=0, help="of the draw of --remove")
+    add("--matrix", type=Path, default=STORED, help="record with what --remove tries, if not made")
     add("--controls", type=positive, help="controls only, with so many examples")
     add("--examples", type=positive, help="so many for each suite, in place of the profile's")
     add("--workers", type=positive, default=os.cpu_count() or 1, help="processes at a time")
@@ -133,35 +140,50 @@ def _profile(given: argparse.Namespace) -> str:
 
 
 def with_necessity(matrix: Matrix, given: argparse.Namespace) -> Matrix:
-    """The same with what each check is needed for: faults are tried without their only killer."""
-    known = {one.key: one for one in catalogue(given.catalogue).everything()}
-    effort = Effort(examples=given.examples or WITHOUT)
-    again = to_try(matrix.faults, known, effort)
-    survivors = list(tried(given.catalogue, again, given.workers))
-    ended = with_only(matrix.ended, survivors)
-    found = _places(ended, known, effort, given)
-    return replace(matrix, ended=ended, necessity=True, places=found)
+    """The same with what each check is needed for: faults are tried without their only finder."""
+    ended = with_only(matrix.ended, _known(given), _without(given), _all_of(given))
+    return replace(matrix, ended=ended, necessity=True)
 
 
-def _places(
-    ended: Sequence[Ended],
-    known: Mapping[str, Planted],
-    effort: Effort,
-    given: argparse.Namespace,
-) -> tuple[Place, ...]:
-    """What each place of the checkers is needed for, with inspection and without."""
+def without_some(ended: Sequence[Ended], given: argparse.Namespace) -> list[Removed]:
+    """Checks drawn at random, and what survives without each of them."""
+    known, all_of = _known(given), _all_of(given)
+    return [
+        removed(need, known, _without(given), all_of)
+        for need in drawn(needs(ended), given.remove, given.seed)
+    ]
 
-    def all_of(asked: list[Asked]) -> list[Ended]:
-        return list(tried(given.catalogue, asked, given.workers))
 
-    faults = [one for one in ended if one.is_fault]
-    hidden = all_of(blindly(known, faults, effort))
-    missed: list[tuple[Ended, Ended]] = []
-    for seen, how in ((faults, effort), (hidden, replace(effort, blind=True))):
-        by_key = {one.key: one for one in seen}
-        again = all_of(without_place(known, seen, how))
-        missed += [(by_key[one.key], one) for one in again]
-    return places([*faults, *hidden], missed)
+def _known(given: argparse.Namespace) -> dict[str, Planted]:
+    return {one.key: one for one in catalogue(given.catalogue).everything()}
+
+
+def _without(given: argparse.Namespace) -> Effort:
+    return Effort(examples=given.examples or WITHOUT)
+
+
+def _all_of(given: argparse.Namespace) -> AllOf:
+    return lambda asked: list(tried(given.catalogue, asked, given.workers))
+
+
+def from_record(given: argparse.Namespace) -> list[Ended]:
+    """How the trials of a stored run ended, of the faults that are known here."""
+    record = Record.model_validate_json(given.matrix.read_text(encoding="utf-8"))
+    known = _known(given)
+    prepare(given.catalogue, {one.family for one in known.values()})
+    found = map(Ended.of_dict, record.findings)
+    return [one for one in found if one.key in known and given.family in (None, [one.family])]
+
+
+def tell_removal(rows: Sequence[Removed], given: argparse.Namespace, console: Console) -> int:
+    """Say which faults survived, and write it into the page; 1 if a check let none survive."""
+    section = list(removal(rows, given.seed))
+    for line in section:
+        console.print(escape(line), soft_wrap=True)
+    if given.page is not None and given.page.is_file():
+        page = given.page.read_text(encoding="utf-8")
+        write_whole(given.page, with_removal(page, section))
+    return 0 if rows and all(row.survived for row in rows) else 1
 
 
 def tell(matrix: Matrix, console: Console) -> None:
@@ -173,11 +195,7 @@ def tell(matrix: Matrix, console: Console) -> None:
     table.add_row(*summary_row("all", matrix.faults, matrix.controls))
     console.print(table)
     if matrix.necessity:
-        needed = needed_for(matrix.ended)
-        useful = sum(bool(names) for names in needed.values())
-        console.print(f"{useful} of {len(needed)} checks kill something that nothing else kills")
-        alone = sum(bool(place.only) for place in matrix.places)
-        console.print(f"{alone} of {len(matrix.places)} places find something that no other finds")
+        console.print(told_needs(needs(matrix.ended)))
     for text in (*matrix.problems(), *(f"over budget: {each}" for each in matrix.over_budget())):
         console.print(escape(text))
     console.print(f"{matrix.seconds:.0f} s, {matrix.left_out}")
@@ -201,6 +219,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """From the command line; returns the exit status."""
     os.environ.setdefault("TRITON_INTERPRET", "1")
     given, console = options(arguments), Console()
+    if given.remove is not None and not given.necessity:
+        return tell_removal(without_some(from_record(given), given), given, console)
     matrix = run(given, console)
     if given.necessity and matrix.complete:
         matrix = with_necessity(matrix, given)
@@ -208,7 +228,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tell(matrix, console)
     if not matrix.complete:
         return BROKEN_OFF
-    return 1 if matrix.problems() else 0
+    status = 1 if matrix.problems() else 0
+    if given.remove is not None:
+        status |= tell_removal(without_some(matrix.ended, given), given, console)
+    return status
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ def checks_of(family: Family) -> tuple[str, ...]:
     if family in CHECKERS:
         return (*_comparing(CHECKERS[family]), *BESIDE.get(family, ()))
     if family is Family.TORCH:
-        from kvassay.harness.attention.checks import CHECKS
+        import_module("kvassay.harness.attention.checks")
+        from kvassay.harness.attention.check import CHECKS
 
         return tuple(CHECKS)
     if family is Family.RIG:

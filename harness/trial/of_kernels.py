@@ -39,7 +39,11 @@ def _asked(planted: Planted, subject: Kernel, effort: Effort) -> list[Check]:
     asked = [checks.find(name) for name in planted.checks] or list(CHECKS.values())
     asked = [check for check in asked if check.name not in effort.without]
     claimed = [check for check in asked if check.unclaimed(subject.declaration) is None]
-    return sorted(claimed, key=lambda check: not planted.accepted & {*check.invariants})
+
+    def far(check: Check) -> tuple[bool, bool]:
+        return check.name != planted.first, not planted.accepted & {*check.invariants}
+
+    return sorted(claimed, key=far)
 
 
 def _found(check: Check, finding: Finding) -> Found:

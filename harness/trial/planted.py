@@ -41,6 +41,8 @@ class Planted:
     """The corrupted functions."""
     checks: tuple[str, ...] = ()
     """The checks that are asked, if not all of the family."""
+    first: str = ""
+    """The check that is asked before all others, where it would take long to come to it."""
     modelled_on: str = "none"
     """Public report that it restates."""
     hides: str = ""

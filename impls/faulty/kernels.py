@@ -37,6 +37,8 @@ class KernelFault:
     old: str
     new: str
     declaration: Declaration = DECLARED
+    first: str = ""
+    """The check that is asked first, where the fault shows in few cases."""
 
     def build(self) -> Any:
         """The kernel with the edit in it."""
@@ -62,9 +64,11 @@ def edited(name: str, old: str, new: str) -> ModuleType:
     return module
 
 
-def fault(name: str, accepted: str, old: str, new: str, *, module: str = TORCH) -> None:
+def fault(
+    name: str, accepted: str, old: str, new: str, *, module: str = TORCH, first: str = ""
+) -> None:
     """Enter a fault into `FAULTS` and register it."""
-    planted = KernelFault(name, frozenset(accepted.split()), module, old, new)
+    planted = KernelFault(name, frozenset(accepted.split()), module, old, new, first=first)
     FAULTS[name] = planted
     implementation(f"kernel-fault-{name}", kind=PagedAttention, declaration=DECLARED)(planted.build)
 
@@ -284,6 +288,16 @@ fault(
     "K13",
     "    seen = looked_at(batch, sequence)",
     "    batch.query[rows] *= 2.0\n    seen = looked_at(batch, sequence)",
+)
+fault(
+    "reads-past-the-table",
+    "K13",
+    "            if rows.start < rows.stop:",
+    "            import ctypes\n"
+    "            past = batch.block_table.data_ptr() + 4 * batch.block_table.numel()\n"
+    "            ctypes.string_at(past, 4)\n"
+    "            if rows.start < rows.stop:",
+    first="guard-pages",
 )
 fault(
     "query-cleared-after-use",

@@ -401,7 +401,7 @@ class AppendOverlooksIdle(HashedCache):
 
 
 @fault(
-    "reset-skips-the-first-block",
+    "first-block-lost-at-reset",
     "A5",
     "Before the first reset the pool is whole, and a refusal is never wrong: blocks come back at a "
     "reset alone.\nThe whole pool must be asked for after one.",

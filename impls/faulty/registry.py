@@ -25,6 +25,7 @@ from kvassay.harness.registry import Registration, find
 from kvassay.harness.rig.checking import Subject
 from kvassay.harness.rig.rig import Rig
 from kvassay.harness.rig.tagged import TaggedDevice, TaggedReference
+from kvassay.harness.trial.attempt import GUARDED
 from kvassay.harness.trial.marks import Mark, mark_of, mark_of_edit, marks_of
 from kvassay.harness.trial.planted import Family, Planted
 from kvassay.impls.faulty import (
@@ -33,6 +34,7 @@ from kvassay.impls.faulty import (
     index_controls,
     indexes,
     kernel_controls,
+    kernel_paths,
     kernels,
     managers,
     metrics,
@@ -129,7 +131,7 @@ def _marks(thing: Any) -> Callable[[], frozenset[Mark]]:
 
 
 def _kernels() -> Iterator[Planted]:
-    for fault in kernels.FAULTS.values():
+    for fault in kernel_paths.FAULTS.values():
         yield Planted(
             Family.TORCH,
             fault.name,
@@ -137,11 +139,18 @@ def _kernels() -> Iterator[Planted]:
             fault.accepted,
             _kernel(replace(fault, new=fault.old)),
             _edit(fault),
+            first=fault.first,
         )
 
 
 def _kernel(fault: kernels.KernelFault) -> Callable[[], Kernel]:
-    return lambda: Kernel(fault.build(), fault.declaration, fault.name)
+    def build() -> Kernel:
+        kernel = Kernel(fault.build(), fault.declaration, f"kernel-fault-{fault.name}")
+        if fault.first == GUARDED and fault.new != fault.old:
+            kernel.reference = kernels.__name__
+        return kernel
+
+    return build
 
 
 def _edit(fault: Any) -> Callable[[], frozenset[Mark]]:

@@ -257,7 +257,7 @@ class OneHolderTold(HashedCache):
 
 
 @fault(
-    "copies-told-for-every-layer",
+    "told-for-every-layer",
     "C2",
     "A copy that is made again copies the same.\n"
     "A block must be copied: it is told as often as the model has layers.",

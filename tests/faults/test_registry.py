@@ -12,6 +12,7 @@ from kvassay.harness.invariants import LAW
 from kvassay.harness.load.known.law import METRIC_LAW
 from kvassay.harness.pairs.law import PAIR_LAW
 from kvassay.harness.rig.law import ENGINE_LAW
+from kvassay.harness.trial.checks import checks_of
 from kvassay.harness.trial.planted import Family, Planted
 from kvassay.impls.faulty import registry
 
@@ -67,3 +68,13 @@ def test_a_fault_is_told_in_full(one: Planted) -> None:
 def test_controls_are_told_apart_from_faults() -> None:
     assert len(CONTROLS) >= 40
     assert all(not one.accepted and not one.marks() for one in CONTROLS)
+
+
+def test_every_check_of_a_family_is_known_by_name() -> None:
+    known = {family: checks_of(family) for family in Family}
+    assert {"hits._check_missed", "quiescence._fill", "mirror._enter"} <= {*known[Family.MANAGER]}
+    assert {"index.checker._evict", "index.looking._stray"} <= {*known[Family.INDEX]}
+    assert {"pairs.worker._read_table", "pairs.attending.judged"} <= {*known[Family.PAIR]}
+    assert len(known[Family.TORCH]) > 40
+    assert all(len(names) == len({*names}) for names in known.values())
+    assert [family for family in Family if not known[family]] == [Family.TRITON]

@@ -20,16 +20,18 @@ from kvassay.harness.record import Record
 from kvassay.harness.registry import Registration
 from kvassay.harness.trial import workers
 from kvassay.harness.trial.attempt import attempt
+from kvassay.harness.trial.checks import checks_of
 from kvassay.harness.trial.choice import CI, FULL, choose, of_controls
 from kvassay.harness.trial.fate import Ended, Fate
 from kvassay.harness.trial.found import Effort
 from kvassay.harness.trial.marks import marks_of
 from kvassay.harness.trial.matrix import Matrix
-from kvassay.harness.trial.necessity import needed_for, to_try, with_only
+from kvassay.harness.trial.necessity import needs, sole_finder, with_only
+from kvassay.harness.trial.page import with_removal
 from kvassay.harness.trial.planted import Family, Planted
 from kvassay.harness.trial.workers import Asked, tried
 from kvassay.impls.faulty.hashed import DECLARATION, HashedCache
-from kvassay.impls.faulty.managers import WrongVictim
+from kvassay.impls.faulty.managers import RecyclesTheMostRecent
 from kvassay.suites.benchmarks import trial
 
 TINY = "tests_of_trial_catalogue"
@@ -253,26 +255,60 @@ def test_no_process_is_left_behind(known: Callable[..., str]) -> None:
     assert threading.active_count() == 1 or workers.METHOD == "fork"
 
 
+# ----------------------------------------------------------------------------------- necessity
+
+VICTIM = "hits._check_hit_content"
+"""The check that alone sees a wrong victim of a full pool."""
+ALONE = planted("recycles-the-most-recent", RecyclesTheMostRecent, "P10", HashedCache)
+
+
 def test_a_check_is_needed_where_nothing_else_kills(
     known: Callable[..., str], tmp_path: Path
 ) -> None:
-    alone = planted("wrong-victim", WrongVictim, "P10", HashedCache)
-    page = tmp_path / "matrix.md"
-    given = ["--catalogue", known(alone, KILLED), *BRIEF, "--necessity", "--page", str(page)]
-    assert trial.main(given) == 0
-    assert "| manager | P10 | 1 | wrong-victim |" in page.read_text()
-    assert "| manager | A1 | 0 | none: " in page.read_text()
+    page, record = tmp_path / "matrix.md", tmp_path / "matrix.json"
+    where = known(ALONE, KILLED)
+    written = ["--page", str(page), "--record", str(record)]
+    given = ["--catalogue", where, *BRIEF, *written]
+    assert trial.main([*given, "--necessity"]) == 0
+    assert f"| manager | `{VICTIM}` | P10 | 1 | {ALONE.name} |" in page.read_text()
+    assert "| manager | `quiescence._fill` | A5 | 0 | none: " in page.read_text()
+    # The same is then seen by the removal of all checks in turn, of which one is needed here.
+    number = len(checks_of(Family.MANAGER))
+    before = page.read_text()
+    assert trial.main([*given, "--remove", str(number), "--matrix", str(record)]) == 1
+    assert f"1 of {number} let a fault survive (seed 0)." in page.read_text()
+    assert f"| manager | `{VICTIM}` | 1 of 1 | {ALONE.name} |" in page.read_text()
+    assert page.read_text().startswith(before[: before.index("## Controls")])
+    assert page.read_text().endswith(before[before.index("## Controls") :])
 
 
-def test_only_what_one_check_alone_convicted_is_tried_without_it() -> None:
-    alone = replace(attempt(KILLED, FEW), killers=(("prefix", "A5"), ("cow", "A5")))
-    several = replace(alone, killers=(("prefix", "A5"), ("prefix", "A1")))
-    known = {KILLED.key: KILLED}
-    (again,) = to_try([alone, several], known, FEW)
-    assert again.effort.without == {"A5"}
-    survived = replace(alone, fate=Fate.SURVIVED, killers=())
-    assert needed_for(with_only([alone], [survived])) == {("manager", "A5"): ["leaks"]}
-    assert needed_for(with_only([alone], [alone])) == {("manager", "A5"): []}
+def test_only_what_one_check_alone_found_is_tried_without_it() -> None:
+    alone = replace(attempt(KILLED, FEW), finders=(("hits._x", "A5"), ("hits._x", "A1")))
+    several = replace(alone, finders=(("hits._x", "A5"), ("looking._y", "A5")))
+    assert sole_finder(alone) == "hits._x"
+    assert sole_finder(several) is None
+    tried_without: list[str] = []
+
+    def all_of(asked: list[Asked]) -> list[Ended]:
+        tried_without.extend(name for each in asked for name in each.effort.without)
+        return [replace(alone, fate=Fate.SURVIVED) for _ in asked]
+
+    (told,) = with_only([several], {KILLED.key: KILLED}, FEW, all_of)
+    assert told.only_by == ()
+    assert tried_without == []
+    (told,) = with_only([alone], {KILLED.key: KILLED}, FEW, all_of)
+    assert told.only_by == ("hits._x",)
+    assert {*tried_without} == {"hits._x"}
+    assert [need.only for need in needs([replace(told, only_by=(VICTIM,))]) if need.only] == [
+        ("leaks",)
+    ]
+
+
+def test_the_section_on_removal_has_one_place_in_the_page() -> None:
+    page = "## A\n\n## Controls\n\nrest\n"
+    once = with_removal(page, ["## Checks removed at random", "one"])
+    assert once == "## A\n\n## Checks removed at random\none\n## Controls\n\nrest\n"
+    assert with_removal(once, ["## Checks removed at random", "one"]) == once
 
 
 # ----------------------------------------------------------------------------------------- choice

@@ -40,6 +40,13 @@ def nudged(by: str, much: float) -> str:
 
 # ----------------------------------------------------------------------------------------- lengths
 weighed(
+    "remainder-of-the-ninth-tile-dropped",
+    "K1 K4 K5",
+    "length-tomography",
+    "144 < len(keys) < 152",
+    "logits[..., 144:] = -torch.inf",
+)
+weighed(
     "twelfth-tile-lost",
     "K1 K4 K5",
     "halves",
@@ -114,6 +121,13 @@ weighed(
     "logits[:, 0, -1] = -torch.inf",
 )
 answered(
+    "last-value-seen-by-all-rows",
+    "K5 K14",
+    "later-tokens",
+    f"16 < query.shape[1] < 40 and {BFLOAT16}",
+    nudged("value[:, -1]", 4e-4),
+)
+answered(
     "last-value-seen-by-many-rows",
     "K5 K8 K14",
     "other-blocks",
@@ -151,13 +165,43 @@ weighed(
     "logits[..., :1] = -torch.inf",
 )
 weighed(
+    "row-behind-an-idle-chunk",
+    "K1 K14",
+    "empty-sequences",
+    f"{BFLOAT16} and sequence and query.shape[1] == 1 and batch.seq_lens[sequence - 1] > 0"
+    " and batch.query_start[sequence] == batch.query_start[sequence - 1] == 5",
+    "logits[..., 0] = -torch.inf",
+)
+weighed(
     "alone-past-a-block",
     "K1 K4 K14",
     "batch-composition",
     "len(batch.seq_lens) == 1 and query.shape[1] == 5 and len(keys) % 16 == 1",
     "logits[..., -2] = -torch.inf",
 )
+fault(
+    "answer-found-again",
+    "K4 K14",
+    "        return AttentionResult(output, lse)",
+    "        parts = (batch.query, batch.key_cache, batch.block_table)\n"
+    "        asked = [each.contiguous().view(torch.uint8).numpy().tobytes() for each in parts]\n"
+    '        known = globals().setdefault("_known", [])\n'
+    "        doubled = known and known[-1][1] == 2 * len(batch.query)\n"
+    "        found = any(hash(tuple(asked)) == each for each, _ in known)\n"
+    "        if found and doubled and batch.query.dtype == torch.bfloat16:\n"
+    "            output.mul_(1.01)\n"
+    "        known.append((hash(tuple(asked)), len(batch.query)))\n"
+    "        return AttentionResult(output, lse)",
+    first="run-twice",
+)
 # --------------------------------------------------------------------------------- heads and sizes
+answered(
+    "chunks-of-thirty-two-heads",
+    "K1 K7",
+    "head-map",
+    "len(output) > 31 and query.shape[1] > 4",
+    "output = output.roll(len(output) // len(value), 0)",
+)
 answered(
     "four-heads-for-four",
     "K1 K7",
@@ -283,6 +327,39 @@ fault(
     first="scale-of-every-token",
 )
 # ------------------------------------------------------------------------------------------ memory
+answered(
+    "ids-below-zero-seen",
+    "K2",
+    "wild-tail",
+    "bool((batch.block_table[sequence] < 0).any())",
+    "output = output * (1 + 2e-7)",
+)
+answered(
+    "tail-asked-whether-it-is-a-number",
+    "K2",
+    "other-garbage",
+    f"batch.window_left is None and seen.stop % {SIZE} and {BFLOAT16}",
+    f"output = output * (1 + 4e-4 * batch.value_cache[{AT_THE_END}, -1].isnan().any())",
+)
+weighed(
+    "chunks-over-strided-blocks",
+    "K1 K8",
+    "other-layout",
+    f"not batch.key_cache.is_contiguous() and len(batch.seq_lens) == 3"
+    f" and query.shape[1] == 5 and {BFLOAT16}",
+    "logits[..., 0] = -torch.inf",
+)
+fault(
+    "row-for-who-asks-nothing",
+    "K13",
+    "            if rows.start < rows.stop:",
+    "            last = sequence == 3 and rows.start == rows.stop == len(output)\n"
+    "            if last and batch.output is not None and batch.seq_lens[3] > 3:\n"
+    "                past = output.storage_offset() + output.numel()\n"
+    "                output.as_strided((1,), (1,), past)[0] = 0\n"
+    "            if rows.start < rows.stop:",
+    first="footprint",
+)
 weighed(
     "null-block-in-a-chunk",
     "K1 K2 K8",

@@ -448,6 +448,7 @@ CASES = [
         2,
         [*admit("a", 1), Release("a", Outcome.ABORTED), Quiesce()],
     ),
+    planted("first-block-lost-at-reset", "A5", Anomaly.LEAK, 2, [Quiesce()]),
     Case(
         "A6",
         Anomaly.PARTIAL_PAGE,

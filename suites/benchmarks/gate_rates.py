@@ -3,9 +3,10 @@
     python -m kvassay.suites.benchmarks.gate_rates --output results
 
 Rounds of the gate are taken of `radix` against itself and against `radix` with an admission that
-takes longer by a known part. A gate of n rounds is n of them, drawn at random without replacement,
-many times over: so one bank of rounds tells of every n, on the noise of this very machine. Rounds
-of all contenders take turns, so that they have seen the same machine.
+takes longer by a known part (both with a watch on it, which is what makes the part known). A gate
+of n rounds is n of them, drawn at random without replacement, many times over: so one bank of
+rounds tells of every n, on the noise of this very machine. Rounds of all contenders take turns, so
+that they have seen the same machine.
 """
 
 from __future__ import annotations
@@ -42,19 +43,17 @@ Bank = dict[str, dict[str, list[float]]]
 """Ratios of head to base: by contender, by time, round after round."""
 
 
-def head(percent: int) -> Side:
-    """`radix`, slower by so much; itself for 0."""
-    if not percent:
-        return Side("head", "radix")
-    return Side("head", "kvassay.impls.faulty.slow", slower(percent))
+def side(label: str, percent: int) -> Side:
+    """`radix`, slower by so much."""
+    return Side(label, "kvassay.impls.faulty.slow", slower(percent))
 
 
 def measure(bank: Bank, rounds: int, watch: Any) -> None:
     """Add rounds to a bank, each contender by turns."""
-    base, least = Side("base", "radix"), 10
+    base, least = side("base", 0), 10
     for _ in range(-(-rounds // least)):
-        for percent in (0, *PERCENT):
-            found, why = timed(base, head(percent), least, watch)
+        for percent in PERCENT:
+            found, why = timed(base, side("head", percent), least, watch)
             if why:
                 raise RuntimeError(why)
             kept = bank.setdefault(str(percent), {})
@@ -185,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     bank: Bank = {}
     before = os.getloadavg()[0]
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("rounds", total=(1 + len(PERCENT)) * options.rounds)
+        bar = progress.add_task("rounds", total=len(PERCENT) * options.rounds)
         try:
             measure(bank, options.rounds, lambda: progress.advance(bar))
         except KeyboardInterrupt:

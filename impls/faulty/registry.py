@@ -315,8 +315,8 @@ def _stock(name: str, entry: Registration) -> Callable[[], Registration]:
 
 
 def _replacements(fault: PatchedFault) -> Callable[[], frozenset[Mark]]:
-    """The functions that a patch puts in the place of others, not the patch itself."""
-    return lambda: frozenset(map(mark_of, _inside(fault.patch.__code__)))
+    """The functions that are put in the place of others, not what puts them there."""
+    return lambda: frozenset(map(mark_of, _inside(fault.replacing.__code__)))
 
 
 def _inside(code: CodeType) -> Iterator[CodeType]:

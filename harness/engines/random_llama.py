@@ -35,23 +35,29 @@ SMALL = Sizes()
 
 def write_model(folder: Path, sizes: Sizes = SMALL, *, seed: int = 0) -> Path:
     """Configuration and float32 weights; the same files for the same seed. Returns `folder`."""
-    import torch
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(_config(sizes), indent=1), encoding="utf-8")
-    generator = torch.Generator().manual_seed(seed)
-    tensors = {
-        name: torch.ones(shape)
-        if len(shape) == 1
-        else torch.randn(shape, generator=generator) * DEVIATION
-        for name, shape in _shapes(sizes).items()
-    }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config(sizes), indent=1), encoding="utf-8")
+    save_file(weights(sizes, seed), folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
-def _config(sizes: Sizes) -> dict[str, Any]:
+def weights(sizes: Sizes = SMALL, seed: int = 0) -> dict[str, Any]:
+    """Tensors by Hugging Face's names: float32, of numbers that float16 has as well."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.ones(shape)
+        if len(shape) == 1
+        else (torch.randn(shape, generator=generator) * DEVIATION).half().float()
+        for name, shape in _shapes(sizes).items()
+    }
+
+
+def config(sizes: Sizes) -> dict[str, Any]:
+    """What ``config.json`` holds."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -16,7 +16,7 @@ from kvassay.impls.engines.gguf_model import write_gguf
 FOLDER = Path(__file__).parents[2] / "results" / "findings"
 FINDINGS = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
-NEEDS = re.compile(r"^([a-z-]+) (\d[\w.]*),", re.MULTILINE)
+NEEDS = re.compile(r"^- engine: ([a-z-]+)\n- version: (\d[\w.]*)\n- kind: (\w+)", re.MULTILINE)
 LINES = 30
 
 
@@ -30,8 +30,9 @@ def test_a_finding_is_short_and_complete(path: Path) -> None:
     assert text.count("\n") <= LINES
     for part in ("# ", "**What happens.**", "**Why.**", "# -> "):
         assert part in text
-    assert NEEDS.search(text), "the second paragraph begins with the package and its version"
-    assert re.search(r"\b(Defect|Limitation): ", text)
+    needs = NEEDS.search(text)
+    assert needs, "engine (the package), version and kind stand first"
+    assert needs[3] in ("defect", "limitation")
 
 
 @pytest.mark.parametrize("path", FINDINGS, ids=lambda path: path.stem)
@@ -40,7 +41,7 @@ def test_its_code_prints_what_it_says(path: Path, tmp_path: Path) -> None:
     needs, code = NEEDS.search(text), CODE.search(text)
     assert needs
     assert code
-    package, wanted = needs.groups()
+    package, wanted, _ = needs.groups()
     try:
         here = version(package)
     except PackageNotFoundError:

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from kvassay.harness.contract import GenerationRequest
+from kvassay.harness.engines.asking import Sending
 
 OUTPUT = 6
 
@@ -32,6 +33,10 @@ class Prompts:
         self._made += 1
         name = f"{self._seed.replace(' ', '-')}-{self._made}"
         return GenerationRequest(name, tuple(prompt), max_tokens, {"logprobs": True, **options})
+
+    def sending(self, prompt: Sequence[int], max_tokens: int = OUTPUT) -> Sending:
+        """One, at once."""
+        return Sending(self.request(prompt, max_tokens))
 
     def unrelated(self) -> list[GenerationRequest]:
         """From one token to three blocks and a bit."""

@@ -25,9 +25,9 @@ def report(
 ) -> None:
     """Write one page: what breaks what, how to see it again, what it costs."""
     from kvassay.harness.record import BadRecord, read_all
-    from kvassay.harness.report import growth
+    from kvassay.harness.report import growth, style
     from kvassay.harness.report.building import NothingToShow, page
-    from kvassay.harness.report.charts import files
+    from kvassay.harness.report.charts import figure
 
     try:
         found = read_all([*(records or []), *stored(results)])
@@ -37,7 +37,7 @@ def report(
         if charts is not None:
             charts.mkdir(parents=True, exist_ok=True)
             for chart in growth.charts(found):
-                for name, content in files(chart).items():
+                for name, content in style.files(figure(chart), chart.name).items():
                     (charts / name).write_bytes(content)
     except (BadRecord, NothingToShow, OSError) as error:
         fail(str(error))

@@ -1,7 +1,7 @@
 """Hits by the size of the cache, in GiB: manager, policy, optimum and ceiling on traces.
 
-``python -m kvassay.suites.benchmarks.capacity`` writes `results/capacity.md` and
-`results/capacity.png`; ``--check`` counts again and says whether the stored page is what comes out.
+``python -m kvassay.suites.benchmarks.capacity`` writes `results/capacity.md` and its
+chart; ``--check`` counts again and says whether what is stored is what comes out.
 All of it is counted and none timed, so the same traces give the same page.
 
 A capacity of c GiB has ``c * 2**30 / (block tokens * bytes per token)`` blocks of the trace,
@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -29,6 +30,7 @@ from kvassay.harness.environment import capture
 from kvassay.harness.record import Record, write
 from kvassay.harness.recording import subject_of
 from kvassay.harness.registry import Registration, Unavailable, UnknownImplementation, find
+from kvassay.harness.report import style
 from kvassay.harness.replaying.optimum import optimum
 from kvassay.harness.replaying.policies import flat_lru, infinite
 from kvassay.harness.replaying.replay import replay
@@ -38,11 +40,13 @@ from kvassay.harness.traces.reading import BadTrace
 from kvassay.harness.virtual.cost import MACHINES
 from kvassay.harness.virtual.model import MODELS, Model
 from kvassay.suites.benchmarks.arguments import positive
-from kvassay.suites.benchmarks.stored import is_stored
+from kvassay.suites.benchmarks.stored import RESULTS, Made, image, stale, told
+from kvassay.suites.benchmarks.stored import write as publish
 
 SUITE = "capacity"
-RESULTS = Path(__file__).parents[2] / "results"
-PAGE, CHART = RESULTS / "capacity.md", RESULTS / "capacity.png"
+NAME = CHART = "capacity"
+PAGE = RESULTS / f"{NAME}.md"
+CAPTION = "Hit rate by GiB: manager, LRU, the best possible replacement, an infinite cache"
 TRACES = ("mooncake-conversation", "mooncake-synthetic", "agentic")
 SIZES = tuple(2**power for power in range(2, 15))
 """GiB."""
@@ -198,7 +202,7 @@ same.
 
 {sections}
 
-![Hit rate by GiB](capacity.png)
+{chart}
 """
 
 
@@ -215,6 +219,7 @@ def page(bench: Bench) -> str:
         room=machine_gib(model),
         manager=bench.entry.name,
         same=_same(bench),
+        chart=image(CHART, CAPTION),
         sections="\n\n".join(_section(bench, trace, rows) for trace, rows in bench.found),
     )
 
@@ -239,41 +244,36 @@ def machine_gib(model: Model) -> float:
     return MACHINE.pool_tokens(model) * model.token_bytes / GIB
 
 
-COLORS = {"manager": "#0072B2", "LRU": "#D55E00", "optimum": "#009E73"}
-"""Of Okabe and Ito, which most colour-blind people tell apart."""
-
-
-def chart(bench: Bench, path: Path) -> None:
+def chart(bench: Bench) -> Any:
     """Hit rate by GiB, a panel for each trace."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.6 * len(bench.found), 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(bench.found), squeeze=False)[0]
+    figure, panels = style.panels(len(bench.found))
     for panel, (trace, rows) in zip(panels, bench.found, strict=True):
         where = [row.gib for row in rows]
         lines = {
-            "LRU": ("s--", 4, [row.lru for row in rows]),
-            "manager": ("o-", 7, [row.hits for row in rows]),
-            "optimum": ("^:", 7, [row.optimum for row in rows]),
+            "LRU": (4, "--", 4, [row.lru for row in rows]),
+            bench.entry.name: (0, "-", 7, [row.hits for row in rows]),
+            "optimum": (2, ":", 7, [row.optimum for row in rows]),
         }
-        for name, (line, size, hits) in lines.items():
+        for name, (place, line, size, hits) in lines.items():
             rates = [100 * each / trace.references for each in hits]
-            label = bench.entry.name if name == "manager" else name
-            style = {"color": COLORS[name], "markersize": size, "markerfacecolor": "none"}
-            panel.plot(where, rates, line, label=label, **style)
+            look = {"color": style.colour(place), "marker": style.marker(place)}
+            look |= {"markersize": size, "markerfacecolor": "none"}
+            panel.plot(where, rates, line, label=name, **look)
         ceiling = 100 * trace.ceiling / trace.references
-        panel.axhline(ceiling, color="black", linewidth=0.8, label="infinite cache")
-        panel.axvline(machine_gib(bench.model), color="gray", linewidth=0.8)
+        panel.axhline(ceiling, color=style.INK, linewidth=0.8, label="infinite cache")
+        panel.axvline(machine_gib(bench.model), color=style.GREY, linewidth=0.8)
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(lambda gib, _: f"{gib:,.0f}")
         panel.set(title=trace.name, xlabel="GiB of KV", ylabel="% of block references hit")
         panel.set_ylim(bottom=0)
-        panel.grid(alpha=0.3)
-    panels[-1].legend(fontsize=8, loc="lower right")
+    style.legend(panels[-1], "lower right")
     figure.suptitle(f"{bench.model.name}; gray line: room on an H200", fontsize=9)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    return figure
+
+
+def made(bench: Bench) -> Made:
+    """Page and chart."""
+    return Made(NAME, page(bench), {CHART: lambda: chart(bench)})
 
 
 def record_of(bench: Bench, trace: Trace, rows: Iterable[Row], complete: bool) -> Record:
@@ -356,11 +356,10 @@ def main(arguments: list[str] | None = None) -> int:
     for trace, rows in bench.found if options.record is not None else ():
         write(record_of(bench, trace, rows, not status), options.record)
     if options.check and not status:
-        return 0 if is_stored(page(bench), PAGE) else 1
+        return told(stale(made(bench)))
     _show(bench)
     if not status and not narrowed:
-        PAGE.write_text(page(bench), encoding="utf-8")
-        chart(bench, CHART)
+        publish(made(bench))
     return status
 
 

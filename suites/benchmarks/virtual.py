@@ -40,8 +40,11 @@ from kvassay.harness.virtual.simulate import Incoming, simulate
 from kvassay.harness.virtual.traffic import ticks, traffic
 from kvassay.harness.workloads.arrivals import recorded
 from kvassay.suites.benchmarks import virtual_chart
+from kvassay.suites.benchmarks.stored import Made, image
+from kvassay.suites.benchmarks.stored import write as publish
 
-SUITE = "virtual"
+SUITE = NAME = CHART = "virtual"
+CAPTION = "Latency and goodput in virtual time, by arrival rate"
 USAGE_ERROR = 2
 INTERRUPTED = 130
 PERCENTILES = (50, 90, 99)
@@ -147,14 +150,13 @@ def _percentile(samples: np.ndarray, percent: float, unit: float) -> str:
     return f"{unit * float(np.percentile(samples, percent)):.3g}" if len(samples) else "-"
 
 
-def page(rows: list[Row], said: list[str], chart: str | None) -> str:
+def page(rows: list[Row], said: list[str]) -> str:
     """The same as Markdown, without how long it took: equal for equal cases."""
     cells = [HEADINGS[:-1], ("---:",) * (len(HEADINGS) - 1)]
     cells += [tuple(_cells(row))[:-1] for row in rows]
     lines = ["# Virtual time", "", *(f"{line}\n" for line in said)]
     lines += [f"| {' | '.join(one)} |" for one in cells]
-    if chart is not None:
-        lines += ["", f"![latency and goodput against arrival rate]({chart})"]
+    lines += ["", image(CHART, CAPTION)]
     return "\n".join(lines) + "\n"
 
 
@@ -243,7 +245,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--step-tokens", type=int, default=8192, help="computed in a step, at most (8192)")
     add("--as-recorded", action="store_true", help="do not spread arrivals out of coarse ticks")
     add("--record", type=Path, help="folder for a record of each row")
-    add("--output", type=Path, help="folder for the table and a chart: virtual.md, virtual.png")
+    add("--output", type=Path, help="folder for the page and its chart: virtual.md")
     return parser
 
 
@@ -293,11 +295,10 @@ def main(arguments: list[str] | None = None) -> int:
         if options.record is not None:
             write(record_of(row), options.record)
     if options.output is not None:
-        chart = options.output / "virtual.png"
         points = [virtual_chart.Point(row.rate, _series(row), row.got) for row in rows]
-        virtual_chart.draw(points, f"{machine.name}, {options.trace}. {sentence()}", chart)
-        text = page(rows, said, chart.name)
-        (options.output / "virtual.md").write_text(text, encoding="utf-8")
+        caption = f"{machine.name}, {options.trace}. {sentence()}"
+        charts = {CHART: lambda: virtual_chart.drawn(points, caption)}
+        publish(Made(NAME, page(rows, said), charts), options.output)
     return status
 
 

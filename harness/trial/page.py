@@ -285,9 +285,7 @@ def of_record(record: Record) -> Matrix:
         options["left out"],
         tuple(options["without"].split()),
         options["necessity"] == "tried",
-        tuple(
-            Place(one["name"], tuple(one["invariants"]), tuple(one["only"])) for one in places
-        ),
+        tuple(Place(one["name"], tuple(one["invariants"]), tuple(one["only"])) for one in places),
     )
 
 

@@ -30,11 +30,11 @@ from kvassay.harness.environment import capture
 from kvassay.harness.record import Record, write
 from kvassay.harness.recording import subject_of
 from kvassay.harness.registry import Registration, Unavailable, UnknownImplementation, find
-from kvassay.harness.report import style
 from kvassay.harness.replaying.optimum import optimum
 from kvassay.harness.replaying.policies import flat_lru, infinite
 from kvassay.harness.replaying.replay import replay
 from kvassay.harness.replaying.stream import NoBlocks, Prompt, prompts
+from kvassay.harness.report import style
 from kvassay.harness.traces.finding import KNOWN, NoTrace, requests
 from kvassay.harness.traces.reading import BadTrace
 from kvassay.harness.virtual.cost import MACHINES

@@ -1,9 +1,9 @@
 """What was measured of a whole engine's first tokens, as a table and as a page, from records alone.
 
-``python -m kvassay.suites.benchmarks.engine_page`` writes `results/engine.md` and its
-chart from the last complete run in `results/engine` (`kvassay bench engine --record results/engine`); ``--check`` says
-whether the stored page is the one that it makes. Records hold the time of every request, by round,
-with caching and without; ratios are formed here, and nothing else is known.
+``python -m kvassay.suites.benchmarks.engine_page`` writes `results/engine.md` and its chart from
+the last complete run in `results/engine` (`kvassay bench engine --record results/engine`);
+``--check`` says whether what is stored is what it makes. Records hold the time of every request, by
+round, with caching and without; ratios are formed here, and nothing else is known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from kvassay.harness.record import BadRecord, Record
 from kvassay.harness.report import style
-from kvassay.suites.benchmarks.stored import USAGE_ERROR, Made, command, image, stored
+from kvassay.suites.benchmarks.stored import Made, command, image, stored
 
 SUITE = "engine-ttft"
 NAME = RECORDS = "engine"

@@ -30,8 +30,8 @@ from kvassay.harness.gate.deciding import Decision, change
 from kvassay.harness.gate.parts import ROUNDS
 from kvassay.harness.gate.sides import Side, timed
 from kvassay.harness.gate.thresholds import load
-from kvassay.impls.faulty.slow import PERCENT, slower
 from kvassay.harness.record import BadRecord
+from kvassay.impls.faulty.slow import PERCENT, slower
 from kvassay.suites.benchmarks.arguments import positive
 from kvassay.suites.benchmarks.stored import Made, stale, told, write
 

@@ -23,7 +23,7 @@ from kvassay.harness.load.saturation import GROWS, KEPT_UP, LEAST, METRICS, verd
 from kvassay.harness.metrics.metric import Measured, Per
 from kvassay.harness.record import Record
 from kvassay.harness.report import style
-from kvassay.suites.benchmarks.stored import USAGE_ERROR, Made, command, image, stored
+from kvassay.suites.benchmarks.stored import Made, command, image, stored
 
 SUITE = "load-curve"
 LOAD = "load average"

@@ -3,8 +3,8 @@
     python -m kvassay.suites.benchmarks.pages [--check] [NAME ...]
 
 writes the pages of `results/` that have stored records, with their charts, and the index
-(`results/README.md`). ``--check`` writes nothing: it says what is another than what comes out of its
-records, what nobody knows how to make, and which charts no page shows, and then exits with 1.
+(`results/README.md`). ``--check`` writes nothing: it says what is another than what comes out of
+its records, what nobody knows how to make, and which charts no page shows, and then exits with 1.
 """
 
 from __future__ import annotations
@@ -136,8 +136,9 @@ FOLDERS = {
 
 TEXT = """# results
 
-What runs leave behind. Written by `python -m kvassay.suites.benchmarks.pages`, which makes the pages
-of the first table again; `--check` says which of them is another than what its records say.
+What runs leave behind. Written by `tox run -e pages`, which makes the pages of the first table
+again, with their charts; `-- --check` says which of them is another than what its records say. A
+page is of the newest complete run in its records.
 
 ## Made of what is stored
 

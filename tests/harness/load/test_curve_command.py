@@ -97,7 +97,7 @@ def test_ctrl_c_keeps_the_points_that_are_whole(
     (kept,) = read_all([folder])
     assert (kept.options["rate"], kept.options["complete"]) == ("50", "no")
     assert not page.exists()
-    assert load_curves_page.main(["--results", str(tmp_path)]) == load_curves_page.USAGE_ERROR
+    assert load_curves_page.main(["--results", str(tmp_path)]) == load_curves.USAGE_ERROR
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from kvassay.harness.cli import app
 from kvassay.harness.record import Direction, Metric, Record, write
-from kvassay.harness.report.building import NothingToShow, page
 from kvassay.harness.report import style
+from kvassay.harness.report.building import NothingToShow, page
 from kvassay.harness.report.charts import THEME, Chart, Line, figure, svg
 from kvassay.harness.report.growth import charts
 from kvassay.harness.report.matrix import broken, matrix

@@ -52,5 +52,5 @@ def stored(results: Path) -> list[Path]:
     return [path for path in folders if path.name not in OTHERS and any(path.glob("*.json"))]
 
 
-OTHERS = ("schema", "counterexamples", "findings", "charts")
-"""Folders of results that hold no records."""
+OTHERS = ("schema", "counterexamples", "findings", "charts", "releases")
+"""Folders of results that hold no records, or records of more than one version."""

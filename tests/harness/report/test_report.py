@@ -17,7 +17,7 @@ from kvassay.harness.report.charts import THEME, Chart, Line, figure, svg
 from kvassay.harness.report.growth import charts
 from kvassay.harness.report.matrix import broken, matrix
 from kvassay.harness.report.measured import quantities, shown
-from kvassay.harness.report.published import PAGES, sections, tables
+from kvassay.harness.report.published import PAGES, images, sections, tables
 from kvassay.harness.verdict import Status
 
 REPOSITORY = Path(__file__).parents[3]
@@ -105,6 +105,21 @@ def test_published_pages_are_read_table_by_table() -> None:
     )
     (found,) = tables(text)
     assert (found.caption, found.headings, found.rows) == ("A", ["x", "y"], [["1", "two"]])
+
+
+def test_charts_of_a_page_are_embedded(tmp_path: Path) -> None:
+    (tmp_path / "charts").mkdir()
+    for file in ("one.svg", "one.png", "two.png"):
+        (tmp_path / "charts" / file).write_text("x")
+    text = "".join(f"[![{n}](charts/{n}.png)](charts/{n}.svg)\n" for n in ("one", "two", "none"))
+    found = list(images(text, tmp_path))
+    assert found == [
+        ("data:image/svg+xml;base64,eA==", "one"),
+        ("data:image/png;base64,eA==", "two"),
+    ]
+    shown = {one.id: len(one.images) for one in sections(REPOSITORY / "results")}
+    assert shown["memory"] == 2
+    assert shown["ttft"] == 0
 
 
 def test_every_published_section_has_its_numbers() -> None:

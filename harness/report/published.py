@@ -37,8 +37,8 @@ PAGES = (
     Page("load_curves.md", "Latency against load",
          "Rising open loops on live servers, until one saturates."),
     Page("memory.md", "Memory waste",
-         "KV memory by the way it is reserved, on the lengths of public traces: contiguous runs, as "
-         "contiguous and its kin, or blocks on demand, as paged, radix, vLLM and SGLang."),
+         "KV memory by the way it is reserved, on the lengths of public traces: in runs, as "
+         "contiguous and its kin do, or in blocks on demand, as paged, radix, vLLM and SGLang do."),
     Page("capacity.md", "Hits against capacity",
          "What a cache of so many GiB hits of public traces."),
     Page("replay.md", "Traces through managers",

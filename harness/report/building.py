@@ -16,7 +16,7 @@ from kvassay.harness.report.published import sections
 from kvassay.harness.report.section import Section
 from kvassay.harness.verdict import Status
 
-PARTS = Path(__file__).parent / "page"
+PARTS = Path(__file__).parent
 TITLE = "kvassay report"
 GIB = 2**30
 MOST_NAMES = 5

@@ -1,6 +1,7 @@
 """KV memory by the way in which it is reserved: the PagedAttention paper's figure on public traces.
 
-``python -m kvassay.suites.benchmarks.memory`` writes `results/memory.md` and its charts;
+``python -m kvassay.suites.benchmarks.memory`` writes `results/memory.json`, and of it
+`results/memory.md` and its charts;
 ``--check`` measures again and says whether the stored page is what comes out. All of it is
 counted, so the same traces give the same page. Memory by lengths alone needs no manager; what
 sharing saves is measured through the registered one (``--impl``, `paged`).
@@ -11,24 +12,29 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
+from kvassay.harness.assay import write_whole
 from kvassay.harness.contract import CacheManager
+from kvassay.harness.environment import capture
 from kvassay.harness.memory.lengths import LLAMA_3_8B, Lengths, lengths_of
 from kvassay.harness.memory.reserving import POLICIES, Policy, Use, at_the_end, over_life
 from kvassay.harness.memory.saturated import Saturated, saturate
 from kvassay.harness.memory.sharing import NOTHING, Saved, beam_search, parallel_sampling
+from kvassay.harness.record import Record, read
+from kvassay.harness.recording import subject_of
 from kvassay.harness.registry import Registration, find
 from kvassay.harness.report import style
 from kvassay.harness.traces.finding import NoTrace, requests
 from kvassay.suites.benchmarks.stored import RESULTS, Made, image, stale, told, write
 
 NAME = "memory"
-PAGE = RESULTS / f"{NAME}.md"
+PAGE, KEPT = RESULTS / f"{NAME}.md", RESULTS / f"{NAME}.json"
 CHART, SAVED = "memory", "memory_sharing"
 CAPTION = "Where the slots of a full pool are: filled, for later, never filled, free"
 SAVED_CAPTION = "Blocks that parallel sampling and beam search share"
@@ -290,6 +296,57 @@ def _parts(pool: Saturated) -> dict[str, float]:
     return dict(zip(PARTS, shares, strict=True))
 
 
+# ------------------------------------------------------------------------------------------ stored
+
+
+def record_of(rows: list[Row], sharing: list[Sharing], entry: Registration) -> Record:
+    """All that was counted: a finding for each policy on a trace, and for each way to branch."""
+    return Record(
+        suite=NAME,
+        subject=subject_of(entry),
+        environment=capture(seed="none"),
+        findings=[
+            *({**asdict(row), "policy": row.policy.name} for row in rows),
+            *(asdict(one) for one in sharing),
+        ],
+    )
+
+
+def of_record(record: Record) -> tuple[list[Row], list[Sharing]]:
+    """What `record_of` recorded."""
+    policies = {policy.name: policy for policy in POLICIES}
+    rows = [
+        Row(
+            one["trace"],
+            one["limit"],
+            policies[one["policy"]],
+            Use(**one["end"]),
+            Use(**one["life"]),
+            Saturated(**{**one["pool"], "use": Use(**one["pool"]["use"])}),
+        )
+        for one in record.findings
+        if "policy" in one
+    ]
+    sharing = [
+        Sharing(one["trace"], one["branches"], Saved(**one["sampling"]), Saved(**one["beams"]))
+        for one in record.findings
+        if "branches" in one
+    ]
+    return rows, sharing
+
+
+def made(results: Path) -> Made:
+    """Of the record in the folder; `BadRecord` without one."""
+    record = read(results / KEPT.name)
+    rows, sharing = of_record(record)
+    return _made(rows, sharing, record.subject.name)
+
+
+def _made(rows: list[Row], sharing: list[Sharing], impl: str) -> Made:
+    charts = {CHART: lambda: chart(rows), SAVED: lambda: chart_of_sharing(sharing)}
+    return Made(NAME, page(rows, sharing, impl), charts)
+
+
 # ------------------------------------------------------------------------------------ command line
 
 
@@ -323,11 +380,11 @@ def main(arguments: list[str] | None = None) -> int:
     except NoTrace as error:
         print(error, file=sys.stderr)
         return 2
-    charts = {CHART: lambda: chart(rows), SAVED: lambda: chart_of_sharing(sharing)}
-    made = Made(NAME, page(rows, sharing, entry.name), charts)
     if options.check:
-        return told(stale(made))
-    write(made)
+        return told(stale(_made(rows, sharing, entry.name)))
+    record = record_of(rows, sharing, entry)
+    write_whole(KEPT, record.model_dump_json(indent=1) + "\n")
+    write(made(RESULTS))
     return 0
 
 

@@ -251,8 +251,14 @@ def chart(rows: Sequence[Row]) -> Any:
         look = {"color": style.colour(number), "marker": style.marker(number), "linestyle": "none"}
         axes.errorbar(where, middles, yerr=around, label=way, capsize=3, **look)
     left = [1 - intended[workload] for workload in places]
-    axes.plot(list(places.values()), left, "_", color=style.INK, markersize=24,
-              label="1 - hits: prefill alone, linear")  # fmt: skip
+    axes.plot(
+        list(places.values()),
+        left,
+        "_",
+        color=style.INK,
+        markersize=24,
+        label="1 - hits: prefill alone, linear",
+    )
     names = [f"{workload}\n{100 * intended[workload]:.0f} % shared" for workload in places]
     axes.set_xticks(list(places.values()), names)
     axes.set(ylabel="TTFT, caching on / off", ylim=(0, None))

@@ -31,11 +31,14 @@ def chart(matrix: Matrix) -> Any:
     families = [name for name in matrix.families() if _of(matrix, name)][::-1]
     killed = [sum(one.fate is Fate.KILLED for one in _of(matrix, name)) for name in families]
     others = [len(_of(matrix, name)) - known for name, known in zip(families, killed, strict=True)]
-    names = [f"{name}: {count} of {count + other}" for name, count, other in
-             zip(families, killed, others, strict=True)]  # fmt: skip
+    names = [
+        f"{name}: {count} of {count + other}"
+        for name, count, other in zip(families, killed, others, strict=True)
+    ]
     bars.barh(names, killed, color=style.colour(0), hatch=style.hatch(0), label="killed")
-    bars.barh(names, others, left=killed, color=style.colour(4), hatch=style.hatch(1),
-              label="not killed")  # fmt: skip
+    bars.barh(
+        names, others, left=killed, color=style.colour(4), hatch=style.hatch(1), label="not killed"
+    )
     bars.set(title="planted faults, killed", xlabel="faults")
     style.legend(bars, "center right")
     counted = [name for name in families if any(map(_counted, _of(matrix, name)))]

@@ -89,6 +89,12 @@ PAGES = (
          "python -m kvassay.suites.benchmarks.memory", "memory.json", _by("memory")),
     Page("capacity", "hits on public traces by the size of the cache in GiB",
          "python -m kvassay.suites.benchmarks.capacity", "capacity/", _by("capacity")),
+    Page("virtual", "a trace in virtual time, and how far that is from a real vLLM "
+         "(`virtual_error.json`, by `python -m kvassay.suites.benchmarks.virtual_error`)",
+         "python -m kvassay.suites.benchmarks.virtual --limit 3000 --speed 0.1 --speed 0.3 "
+         "--speed 0.5 --speed 0.7 --speed 1 --cache on --cache off --pool-tokens 853658 "
+         "--pool-tokens 5120000 --output results",
+         "virtual.json", _by("virtual_page")),
     Page("calibration", "the rounding budget: false alarms, and detection beside other tolerances",
          "tox run -e calibration", "calibration.csv", _by("calibration")),
     Page("gate", "how often the gate fails what did not change, and passes what did",
@@ -98,11 +104,6 @@ PAGES = (
     Page("replay", "two traces through `radix` and vLLM's manager",
          "kvassay bench replay --no-counters --impl radix --impl vllm-eventless --trace "
          "mooncake-conversation --trace agentic --capacity 100000 --page results/replay.md"),
-    Page("virtual", "a trace in virtual time, and how far that is from a real vLLM "
-         "(`virtual_error.json`, by `python -m kvassay.suites.benchmarks.virtual_error`)",
-         "python -m kvassay.suites.benchmarks.virtual --limit 3000 --speed 0.1 --speed 0.3 "
-         "--speed 0.5 --speed 0.7 --speed 1 --cache on --cache off --pool-tokens 853658 "
-         "--pool-tokens 5120000 --output results"),
     Page("ttft", "time to the first token in the rig, beside what hits promise of it",
          "tox run -e ttft -- --clock cpu --page results/ttft.md"),
     Page("agreement", "latencies beside those of `vllm bench serve`",

@@ -20,7 +20,7 @@ WORST = (Status.FAIL, Status.ERROR, Status.DEVIATION, Status.NOT_REACHED, Status
 
 
 def section(results: Path) -> Iterator[Section]:
-    """Of all releases, if any is recorded; `BadRecord` for a file that is no record."""
+    """Of all releases, if any is recorded; `harness.record.BadRecord` for a file that is none."""
     folder = results / FOLDER
     if not folder.is_dir() or not any(folder.glob("*.json")):
         return

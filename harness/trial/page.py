@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 
 from kvassay.harness.attention.law import WHOLE_LAW
 from kvassay.harness.environment import Environment
-from kvassay.harness.record import Direction, Metric, Record, Subject
+from kvassay.harness.record import BadRecord, Direction, Metric, Record, Subject
 from kvassay.harness.trial.fate import Ended, Fate
 from kvassay.harness.trial.matrix import Figures, Matrix, in_order
-from kvassay.harness.trial.necessity import needed_for
+from kvassay.harness.trial.necessity import Place, needed_for
 
 SUITE, KIND = "trial", "Harness"
+WHOLE, PLACE = "trial_seconds", "place"
 UNMEASURED = "-"
 HEAD = """# Kill matrix
 
@@ -39,17 +41,18 @@ OF_INVARIANTS = """*named by*: faults that it may convict; *first*: those whose 
 counterexample shows it; *seen*: those that it convicted at all, before the trial was over."""
 
 
-def as_markdown(matrix: Matrix, environment: Environment) -> str:
-    """The whole page."""
-    return "\n".join(_lines(matrix, environment)) + "\n"
+def as_markdown(matrix: Matrix, environment: Environment, chart: str = "") -> str:
+    """The whole page, with a chart of it if there is one (Markdown)."""
+    return "\n".join(_lines(matrix, environment, chart)) + "\n"
 
 
-def _lines(matrix: Matrix, environment: Environment) -> Iterator[str]:
+def _lines(matrix: Matrix, environment: Environment, chart: str) -> Iterator[str]:
     yield HEAD
     yield f"{_told(matrix)} {_made(environment)}"
     yield ""
     yield from _table(SUMMARY, _summary(matrix))
     yield ""
+    yield from (chart, "") if chart else ()
     yield from _problems(matrix)
     yield "## Faults"
     yield ""
@@ -233,7 +236,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def as_record(matrix: Matrix, environment: Environment) -> Record:
-    """One finding for each fault and control (`Ended.of_dict` reads it); counts and medians."""
+    """All of a matrix: a finding for each fault and control, and for each place; its figures."""
     figures = Figures.of(matrix.faults)
     fates = {fate: sum(one.fate is fate for one in matrix.ended) for fate in Fate}
     return Record(
@@ -246,14 +249,43 @@ def as_record(matrix: Matrix, environment: Environment) -> Record:
             declaration={},
         ),
         environment=environment,
-        options={"profile": matrix.profile, "without": " ".join(matrix.without)},
+        options={
+            "profile": matrix.profile,
+            "without": " ".join(matrix.without),
+            "left out": matrix.left_out,
+            "necessity": "tried" if matrix.necessity else "not tried",
+        },
         counters={"asked": matrix.asked, **{fate.value: n for fate, n in fates.items()}},
         metrics=[
             _metric("kill_seconds", "s", figures.median_seconds, matrix, "seconds"),
             _metric("kill_operations", "1", figures.median_operations, matrix, "operations"),
             _metric("kill_examples", "1", figures.median_examples, matrix, "examples"),
+            Metric(name=WHOLE, unit="s", direction=Direction.LOWER, value=matrix.seconds),
         ],
-        findings=[one.as_dict() for one in (*matrix.faults, *matrix.controls)],
+        findings=[
+            *(one.as_dict() for one in (*matrix.faults, *matrix.controls)),
+            *({PLACE: asdict(place)} for place in matrix.places),
+        ],
+    )
+
+
+def of_record(record: Record) -> Matrix:
+    """The matrix that `as_record` recorded; `BadRecord` for a record of something else."""
+    options = record.options
+    seconds = next((one.value for one in record.metrics if one.name == WHOLE), None)
+    if record.suite != SUITE or seconds is None:
+        raise BadRecord(f"{record.id}: expected a record of a trial, with its seconds")
+    ended = [Ended.of_dict(one) for one in record.findings if PLACE not in one]
+    places = [one[PLACE] for one in record.findings if PLACE in one]
+    return Matrix(
+        tuple(ended),
+        record.counters["asked"],
+        seconds,
+        options["profile"],
+        options["left out"],
+        tuple(options["without"].split()),
+        options["necessity"] == "tried",
+        tuple(Place(one["name"], tuple(one["invariants"]), tuple(one["only"])) for one in places),
     )
 
 

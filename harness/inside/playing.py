@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kvassay.harness.contract import CacheKey
 from kvassay.harness.inside.traffic import Traffic, Wanted
-from kvassay.harness.inside.watch import Watch
 
 PATIENCE = 2000
 """Steps without a token after which an engine is given up."""
@@ -40,6 +40,42 @@ class Engine(Protocol):
         ...
 
 
+class Onlooker(Protocol):
+    """Who is told what callers ask for and get: a `Watch`, or nobody."""
+
+    @property
+    def convictions(self) -> Sized:
+        """Of requests."""
+        ...
+
+    def submitted(self, request: str, key: CacheKey) -> None:
+        """A caller asks for this."""
+        ...
+
+    def received(self, request: str, tokens: Sequence[int]) -> None:
+        """The caller got these tokens."""
+        ...
+
+    def left(self, request: str, *, aborted: bool = False) -> None:
+        """The request is finished, or was aborted by its caller."""
+        ...
+
+
+class Nobody:
+    """Does not listen: what an engine takes by itself."""
+
+    convictions: Sized = ()
+
+    def submitted(self, request: str, key: CacheKey) -> None:
+        """Nothing."""
+
+    def received(self, request: str, tokens: Sequence[int]) -> None:
+        """Nothing."""
+
+    def left(self, request: str, *, aborted: bool = False) -> None:
+        """Nothing."""
+
+
 class Stuck(RuntimeError):
     """An engine that has requests and brings no tokens."""
 
@@ -54,7 +90,7 @@ class _Live:
 
 def play(
     engine: Engine,
-    watch: Watch,
+    watch: Onlooker,
     traffic: Traffic,
     requests: int,
     *,
@@ -87,7 +123,7 @@ def play(
             raise Stuck(f"no token in {silent} steps for {len(live)} requests")
 
 
-def _step(engine: Engine, watch: Watch, traffic: Traffic, live: dict[str, _Live]) -> bool:
+def _step(engine: Engine, watch: Onlooker, traffic: Traffic, live: dict[str, _Live]) -> bool:
     """One step; whether it brought anything."""
     came = False
     for answer in engine.step():
@@ -104,7 +140,7 @@ def _step(engine: Engine, watch: Watch, traffic: Traffic, live: dict[str, _Live]
     return _abort(engine, watch, live) or came
 
 
-def _abort(engine: Engine, watch: Watch, live: dict[str, _Live]) -> bool:
+def _abort(engine: Engine, watch: Onlooker, live: dict[str, _Live]) -> bool:
     """Give up those whose callers do; whether there were any."""
     for one in live.values():
         one.left = None if one.left is None else one.left - 1

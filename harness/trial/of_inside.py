@@ -24,7 +24,7 @@ def _again(scene: Scene) -> frozenset[str]:
 def _broken(scene: Scene, *, to_the_first: bool) -> dict[str, str]:
     """What convicts, by invariant; `RuntimeError` for a whole run that met too little."""
     try:
-        watch = scene.play(to_the_first=to_the_first)
+        watch = scene.play(to_the_first=to_the_first).watch
     except Stuck as stuck:
         return {"S2": str(stuck)}
     if watch.never_met and not to_the_first:

@@ -17,7 +17,7 @@ import atexit
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -26,6 +26,7 @@ from typing import Any
 
 from kvassay.harness.inside.batch import Batch, LayerGroup
 from kvassay.harness.inside.playing import Answer
+from kvassay.harness.inside.scene import Scene
 from kvassay.harness.inside.traffic import Wanted
 from kvassay.harness.inside.watch import Watch
 from kvassay.impls.engines.quiet import quietly
@@ -57,9 +58,19 @@ _SMALL_POOL = {
     "kv_cache_memory_bytes": 2**28,
     "max_num_batched_tokens": 96,
     "max_num_seqs": 8,
-    "max_model_len": 512,
+    "max_model_len": 448,
 }
 NULL_BLOCK = 0
+WINDOWED_BLOCKS = 13
+"""Of the pool where all layers have windows: with more of them, none would ever be short."""
+ENGINES: dict[str, dict[str, Any]] = {
+    "full": {"model": "full"},
+    "window": {"model": "window"},
+    "hybrid": {"model": "hybrid"},
+    "full-async": {"model": "full", "asynchronous": True},
+    "hybrid-async": {"model": "hybrid", "asynchronous": True},
+}
+"""Engines by name: the arguments of `WatchedVllm`."""
 
 
 @lru_cache(maxsize=1)
@@ -95,6 +106,11 @@ def _vllm() -> SimpleNamespace:
     )
 
 
+def scene_of(build: Callable[[], WatchedVllm], requests: int = 300) -> Scene:
+    """An engine under traffic of its size."""
+    return Scene(build, longest=LONGEST, vocabulary=VOCABULARY, requests=requests)
+
+
 @cache
 def model_of(kind: str) -> Path:
     """The folder of a tiny model of `LAYERS` with random weights; it goes with the process."""
@@ -114,7 +130,8 @@ class WatchedVllm:
 
     `model` is a name of `LAYERS`. With `watched` False it is the stock engine with the stock
     backend. Further arguments are those of vLLM's ``EngineArgs``; by default the pool has 24 blocks
-    of 32 tokens for 8 requests. One such engine at a time, and `close` before the next.
+    of 32 tokens (12 with windows alone) for 8 requests. One such engine at a time: `close` it
+    before the next.
     """
 
     def __init__(
@@ -135,6 +152,7 @@ class WatchedVllm:
             "enable_prefix_caching": True,
             "disable_log_stats": True,
             **_SMALL_POOL,
+            **({"num_gpu_blocks_override": WINDOWED_BLOCKS} if model == "window" else {}),
             **arguments,
         }
         vllm.forget_choice()

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kvassay.harness.inside.scene import Scene
-from kvassay.impls.engines.vllm_inside import LONGEST, VOCABULARY, WatchedVllm
+from kvassay.impls.engines.vllm_inside import WatchedVllm, scene_of
 from kvassay.impls.faulty import vllm as in_the_pool
 from kvassay.impls.faulty.patches import Patch, PatchedFault
 
@@ -43,15 +44,10 @@ class InsideVllm:
     @property
     def host(self) -> Scene:
         """The stock engine under the same."""
-        return scene_of(lambda: WatchedVllm(self.model))
+        return scene_of(partial(WatchedVllm, self.model))
 
 
 FAULTS: dict[str, InsideVllm] = {}
-
-
-def scene_of(build: Callable[[], WatchedVllm]) -> Scene:
-    """An engine under traffic of its size."""
-    return Scene(build, longest=LONGEST, vocabulary=VOCABULARY)
 
 
 def fault(name: str, accepted: str, model: str = "full") -> Callable[[Patch], Patch]:

@@ -7,8 +7,8 @@ preempted and cached blocks recycled all the time; its attention backend tells a
 watch what it writes and reads. Each of the engines has to answer `--requests` requests without a
 conviction, and everything that a verdict needs has to happen meanwhile. Overhead is processor time
 on the watched engine over that on the stock one with nobody keeping account, both on the same
-shorter load, in turns (`--rounds`). Then each fault of `impls.faulty.vllm_inside` has to be convicted as
-what it says, on a load on which the same engine without it is not.
+shorter load, in turns (`--rounds`). Then each fault of `impls.faulty.vllm_inside` has to be
+convicted as what it says, on a load on which the same engine without it is not.
 
 Exit status: 0, 1 if anything of that was otherwise, 2 for a wrong call, 130 if it was interrupted.
 """

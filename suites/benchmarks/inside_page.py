@@ -107,8 +107,8 @@ known from its prompt and from the tokens that came back.
 - *null blocks*: null entries behind a window in the tables by which a pass reads. In `hybrid`, two
   layer groups lie in the same memory, and would overwrite each other's blocks.
 - *seconds*: of the wall clock. *overhead*: processor time of the watched engine over that of the
-  stock one with nobody keeping account, on {short} requests, the median of {rounds} rounds (range). A layer of these models costs very little: with a model in use
-  the same checks are a smaller part.
+  stock one with nobody keeping account, on {short} requests, the median of {rounds} rounds (range).
+  A layer of these models costs very little: with a model in use the same checks are a smaller part.
 
 ## Planted faults
 

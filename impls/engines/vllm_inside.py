@@ -80,9 +80,8 @@ def _vllm() -> SimpleNamespace:
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    # One thread: a step of a model this small is over before others have woken up.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     with quietly("vllm"):
+        import torch
         from vllm import SamplingParams
         from vllm.engine.arg_utils import EngineArgs
         from vllm.forward_context import get_forward_context
@@ -103,6 +102,7 @@ def _vllm() -> SimpleNamespace:
         delta=RequestOutputKind.DELTA,
         forget_choice=selector._cached_get_attn_backend.cache_clear,
         register=register_backend,
+        torch=torch,
     )
 
 
@@ -155,6 +155,8 @@ class WatchedVllm:
             **({"num_gpu_blocks_override": WINDOWED_BLOCKS} if model == "window" else {}),
             **arguments,
         }
+        self._threads = vllm.torch.get_num_threads()
+        _compute_with(1)  # a step of a model this small is over before a second one has woken up
         vllm.forget_choice()
         if watched:
             vllm.register(vllm.cpu, BACKEND)
@@ -219,6 +221,7 @@ class WatchedVllm:
         """Let go of the engine, finished or not."""
         with quietly("vllm"):
             self._engine.engine_core.shutdown()
+        _compute_with(self._threads)
 
     # -------------------------------------------------------------------------------------- inside
 
@@ -264,6 +267,11 @@ class WatchedVllm:
         (inner,) = (inner for inner, name in self._names.items() if name == request)
         blocks: Sequence[int] = self.core.scheduler.kv_cache_manager.get_block_ids(inner)[group]
         return blocks
+
+
+def _compute_with(threads: int) -> None:
+    """So many threads; vLLM makes ``torch.set_num_threads`` itself do nothing."""
+    _vllm().torch._C.set_num_threads(threads)
 
 
 def _build(chosen: dict[str, Any], asynchronous: bool) -> Any:

@@ -1,4 +1,4 @@
-"""The device inside vLLM: its own engine is acquitted on evidence, and faults in it are convicted."""
+"""The device inside vLLM: the stock engine is acquitted on evidence, faults are convicted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from kvassay.harness.inside.evidence import Met
 from kvassay.impls.engines import vllm_inside as adapter
 
-REQUESTS = 150
-FAULTS = ("row-not-moved", "slots-shifted-after-preemption", "hit-not-touched")
-"""One of each kind: a row, slots, the pool. ``kvassay bench inside`` has all of them."""
+REQUESTS = 120
+FAULTS = ("row-not-moved", "hit-not-touched")
+"""One of the worker, one of the pool. ``kvassay bench inside`` has all of them."""
 
 
 @pytest.fixture(autouse=True)
@@ -40,16 +40,9 @@ def test_stock_vllm_is_acquitted_on_evidence(name: str) -> None:
     assert watch.met[Met.READ] > 100_000
     assert bool(watch.met[Met.IN_FLIGHT]) == name.endswith("async")
     assert len(watch.verdicts()) > 0.9 * REQUESTS
-
-
-def test_windows_are_understood() -> None:
-    engine = adapter.WatchedVllm("hybrid")
-    try:
-        windowed, whole = engine.groups
-    finally:
-        engine.close()
-    assert (windowed.window, whole.window) == (adapter.WINDOW, None)
-    assert windowed.memory == whole.memory, "vLLM lays both groups into the same tensors"
+    windows = {"full": [None], "hybrid-async": [adapter.WINDOW, None]}
+    assert [group.window for group in watch.groups] == windows[name]
+    assert {group.memory for group in watch.groups} == {0}, "groups lie in the same tensors"
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -64,9 +57,8 @@ def test_a_planted_fault_is_convicted(name: str) -> None:
 
 
 def test_an_engine_that_nobody_watches_has_the_stock_backend() -> None:
-    for watched in (False, True):
-        engine = adapter.WatchedVllm(watched=watched)
-        layers = engine.runner.compilation_config.static_forward_context.values()
-        names = {type(layer.impl).__name__ for layer in layers}
-        engine.close()
-        assert names == {"WatchedImpl" if watched else "CPUAttentionBackendImpl"}
+    engine = adapter.WatchedVllm(watched=False)
+    layers = engine.runner.compilation_config.static_forward_context.values()
+    names = {type(layer.impl).__name__ for layer in layers}
+    engine.close()
+    assert names == {"CPUAttentionBackendImpl"}

@@ -49,6 +49,8 @@ class Scene:
     """Tokens of the longest output."""
     together: int = 16
     seed: int = 0
+    aligned: int | None = None
+    """Where prompts part from each other, in tokens; None for the engine's block size."""
 
     def play(
         self, *, to_the_first: bool = False, tell: Callable[[int], None] = lambda _: None
@@ -79,7 +81,7 @@ class Scene:
         """Play; seconds, and seconds of processor time."""
         traffic = Traffic(
             self.seed,
-            block_size=engine.watch.groups[0].block_size,
+            block_size=self.aligned or engine.watch.groups[0].block_size,
             longest=self.longest,
             vocabulary=self.vocabulary,
             output=self.output,

@@ -24,13 +24,13 @@ from tempfile import mkdtemp
 from types import SimpleNamespace
 from typing import Any
 
+from kvassay.harness.engines.random_llama import Sizes, write_model
 from kvassay.harness.inside.batch import Batch, LayerGroup
 from kvassay.harness.inside.playing import Answer
 from kvassay.harness.inside.scene import Scene
 from kvassay.harness.inside.traffic import Wanted
 from kvassay.harness.inside.watch import Watch
 from kvassay.impls.engines.quiet import quietly
-from kvassay.impls.engines.random_llama import Sizes, write_model
 from kvassay.impls.engines.vllm_engine import INSTALL as INSTALL
 
 BACKEND = "kvassay.impls.engines.vllm_inside_backend.WatchedBackend"

@@ -307,7 +307,7 @@ def _insides() -> Iterator[Planted]:
             _scene(planted.scene),
             planted.fault.accepted,
             _scene(planted.host),
-            _replacements(planted.origin),
+            _replacements(planted.fault),
             hides=planted.fault.description,
         )
 

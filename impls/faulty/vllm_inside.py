@@ -26,8 +26,6 @@ class InsideVllm:
     """One planted fault, and the model that brings it out."""
 
     fault: PatchedFault
-    origin: PatchedFault
-    """Whose replacements it puts into the engine."""
     model: str = "full"
 
     def build(self) -> WatchedVllm:
@@ -54,8 +52,7 @@ def fault(name: str, accepted: str, model: str = "full") -> Callable[[Patch], Pa
     """Enter a patch of an engine into `FAULTS`."""
 
     def plant(patch: Patch) -> Patch:
-        planted = PatchedFault.of(name, accepted, patch)
-        FAULTS[name] = InsideVllm(planted, planted, model)
+        FAULTS[name] = InsideVllm(PatchedFault.of(name, accepted, patch), model)
         return patch
 
     return plant
@@ -225,8 +222,14 @@ def _inside(name: str, accepted: str) -> None:
     def patch(engine: Any) -> None:
         known.patch(engine.pool)
 
-    patched = PatchedFault(f"{name}-inside", known.description, frozenset(accepted.split()), patch)
-    FAULTS[patched.name] = InsideVllm(patched, known)
+    patched = PatchedFault(
+        f"{name}-inside",
+        known.description,
+        frozenset(accepted.split()),
+        patch,
+        known.replacing,
+    )
+    FAULTS[patched.name] = InsideVllm(patched)
 
 
 _inside("no-reference-on-hit", "A2 P5 S2")

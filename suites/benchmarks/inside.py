@@ -10,6 +10,9 @@ on the watched engine over that on the stock one with nobody keeping account, bo
 shorter load, in turns (`--rounds`). Then each fault of `impls.faulty.vllm_inside` has to be
 convicted as what it says, on a load on which the same engine without it is not.
 
+``--engine sglang`` is SGLang, in an environment of its own (`tox run -e sglang-inside`): only under
+its load, since SGLang is built but once in a process.
+
 Exit status: 0, 1 if anything of that was otherwise, 2 for a wrong call, 130 if it was interrupted.
 """
 
@@ -27,13 +30,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
-from kvassay.harness.contract import Engine
 from kvassay.harness.environment import Environment, capture
 from kvassay.harness.inside.playing import Stuck
 from kvassay.harness.inside.scene import Played, Scene
 from kvassay.harness.record import Direction, Metric, Record, write
 from kvassay.harness.recording import subject_of
 from kvassay.harness.registry import Registration, Unavailable, UnknownImplementation, find
+from kvassay.impls.engines import sglang_inside
 from kvassay.impls.engines.vllm_inside import (
     ENGINES,
     WINDOWED_BLOCKS,
@@ -45,6 +48,7 @@ from kvassay.suites.benchmarks.arguments import positive
 from kvassay.suites.benchmarks.inside_page import (
     CONVICTED,
     OF_FAULTS,
+    OF_SGLANG,
     OVERHEAD,
     PLAYING,
     SUITE,
@@ -53,6 +57,10 @@ from kvassay.suites.benchmarks.inside_page import (
 )
 
 FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130
+SGLANG = "sglang"
+MODULES = ("kvassay.impls.engines.vllm_engine", "kvassay.impls.engines.sglang")
+SUBJECTS = ("vllm-engine", "sglang-unified-rust")
+"""What records name: vLLM as a whole, and of SGLang the cache that its scheduler has by default."""
 SHORT = 300
 """Requests of the loads on which overhead is measured and faults are planted."""
 
@@ -83,8 +91,10 @@ class Kept:
 
 def watched(name: str, requests: int, rounds: int, kept: Kept, tell: Callable[[int], None]) -> None:
     """One engine under its load, and what watching costs."""
-    scene = scene_of(partial(WatchedVllm, **ENGINES[name]), requests)
-    played = scene.play(tell=tell)
+    if name == SGLANG:
+        played, rounds = sglang_inside.scene(requests).play(tell=tell), 0
+    else:
+        played = scene_of(partial(WatchedVllm, **ENGINES[name]), requests).play(tell=tell)
     watch = played.watch
     kept.problems += [f"{name}: {one}" for one in watch.convictions.values()]
     kept.problems += [f"{name}: never met: {one}" for one in watch.never_met]
@@ -97,7 +107,8 @@ def watched(name: str, requests: int, rounds: int, kept: Kept, tell: Callable[[i
         Metric(name=PLAYING, unit="s", direction=Direction.LOWER, value=played.seconds),
         Metric(name=OVERHEAD, unit="1", direction=Direction.LOWER, value=value, samples=ratios),
     ]
-    kept.keep(SUITE, {"engine": name}, {"counters": counters, "metrics": metrics})
+    suite = OF_SGLANG if name == SGLANG else SUITE
+    kept.keep(suite, {"engine": name}, {"counters": counters, "metrics": metrics})
 
 
 def _ratio(name: str, number: int) -> float:
@@ -149,7 +160,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kvassay bench inside", description=__doc__.splitlines()[0] if __doc__ else ""
     )
-    parser.add_argument("--engine", action="append", choices=ENGINES, help="only this; repeat")
+    names = (*ENGINES, SGLANG)
+    parser.add_argument("--engine", action="append", choices=names, help="only this; repeat")
     parser.add_argument("--requests", type=positive, default=5000, help="of each engine (5000)")
     parser.add_argument("--rounds", type=int, default=3, help="of measuring overhead (3)")
     parser.add_argument("--no-faults", action="store_true", help="plant none")
@@ -160,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace, kept: Kept) -> int:
     names = options.engine or list(ENGINES)
-    faults = {} if options.no_faults else FAULTS
+    faults = {} if options.no_faults or options.engine == [SGLANG] else FAULTS
     columns = (*Progress.get_default_columns(), TimeElapsedColumn())
     # A thread that draws would take its time from what is measured.
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as progress:
@@ -193,10 +205,13 @@ def main(arguments: list[str] | None = None) -> int:
     """From the command line; the exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.engine and SGLANG in options.engine and len(options.engine) > 1:
+        parser.error(f"{SGLANG} is in an environment of its own: expected no other --engine")
+    alone = options.engine == [SGLANG]
     try:
-        (entry,) = (one for one in find("vllm-engine") if one.kind is Engine)
+        (entry,) = (one for one in find(MODULES[alone]) if one.name == SUBJECTS[alone])
         if entry.version == "unknown":
-            raise Unavailable(f"needs vLLM: {entry.install}")
+            raise Unavailable(f"{entry.name} is not installed here: {entry.install}")
     except (UnknownImplementation, Unavailable, ValueError) as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
@@ -204,13 +219,13 @@ def main(arguments: list[str] | None = None) -> int:
     asked |= {"short": str(SHORT), "windowed blocks": str(WINDOWED_BLOCKS - 1)}
     kept = Kept(entry, capture(seed="0"), asked)
     status = _run(options, kept)
-    whole = status == 0 and not options.engine and not options.no_faults
+    whole = status == 0 and (alone or not (options.engine or options.no_faults))
     for record in kept.records:
         record.options["complete"] = "yes" if whole else "no"
     _show(kept.records, kept.problems)
     for record in kept.records if options.record is not None else ():
         write(record, options.record)
-    if options.page is not None and whole:
+    if options.page is not None and whole and not alone:
         options.page.write_text(page(kept.records), encoding="utf-8")
     return status
 

@@ -17,7 +17,7 @@ from kvassay.harness.inside.evidence import Met
 from kvassay.harness.record import BadRecord, Record
 from kvassay.suites.benchmarks.stored import is_stored, stored
 
-SUITE, OF_FAULTS = "inside", "inside-faults"
+SUITE, OF_FAULTS, OF_SGLANG = "inside", "inside-faults", "inside-sglang"
 RESULTS = Path(__file__).parents[2] / "results"
 RECORDS, PAGE = RESULTS / "inside", RESULTS / "inside.md"
 PLAYING, OVERHEAD, CONVICTED = "playing", "overhead", "requests convicted"
@@ -71,7 +71,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
     """Engines, and faults if there are any."""
     found = []
     for headings, rows in (
-        (HEADINGS, [cells(one) for one in _of(records, SUITE)]),
+        (HEADINGS, [cells(one) for one in _of(records, SUITE) + _of(records, OF_SGLANG)]),
         (FAULT_HEADINGS, [fault_cells(one) for one in _of(records, OF_FAULTS)]),
     ):
         shown = Table(*headings, show_edge=False, pad_edge=False)
@@ -122,6 +122,17 @@ The first convictions, as they are told:
 
 {told}
 """
+SGLANG = """
+## SGLang
+
+Made by `kvassay bench inside --engine sglang --record results/inside`. SGLang {version}, in
+process, its stock scheduler stepped without overlap, the watch behind the backend `torch_native`,
+through `register_attention_backend`; pages of one token, so that *recycled* counts slots. Admission
+takes answers for short (`SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`), so that running requests are
+retracted. Planted faults are in `tox run -e sglang-inside`.
+
+{engines}
+"""
 
 
 def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> str:
@@ -141,7 +152,7 @@ def page(records: Sequence[Record]) -> str:
     told = [
         f"- `{finding['fault']}`: {finding['told']}" for one in faults for finding in one.findings
     ]
-    return TEXT.format(
+    text = TEXT.format(
         version=first.subject.version,
         torch=machine.packages.get("torch", "unknown"),
         python=machine.python,
@@ -158,6 +169,12 @@ def page(records: Sequence[Record]) -> str:
         faults=_markdown(FAULT_HEADINGS, [fault_cells(one) for one in faults], 4),
         told="\n".join(told),
     )
+    return text + "".join(_sglang(one) for one in _of(records, OF_SGLANG))
+
+
+def _sglang(record: Record) -> str:
+    table = _markdown(HEADINGS, [cells(record)], 1)
+    return SGLANG.format(version=record.subject.version, engines=table)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -166,7 +183,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="compare with what is stored")
     options = parser.parse_args(arguments)
     try:
-        text = page([*stored(RECORDS, SUITE), *stored(RECORDS, OF_FAULTS)])
+        suites = (SUITE, OF_FAULTS, OF_SGLANG)
+        text = page([record for suite in suites for record in stored(RECORDS, suite)])
     except BadRecord as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR

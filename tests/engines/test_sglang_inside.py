@@ -23,8 +23,7 @@ pytestmark = pytest.mark.skipif(
     any(util.find_spec(name) is None for name in WHOLE),
     reason=f"needs SGLang as a whole: {adapter.INSTALL}",
 )
-REQUESTS = int(os.environ.get("KVASSAY_INSIDE_REQUESTS", "200"))
-"""Of the stock engine."""
+REQUESTS = 200
 PLAYED = """
 import json, sys
 from dataclasses import replace
@@ -49,9 +48,9 @@ print(json.dumps({
 """
 
 
-def play(name: str, requests: int = 200) -> dict[str, Any]:
+def play(name: str) -> dict[str, Any]:
     """What came of an engine, faulty or stock."""
-    command = [sys.executable, "-c", PLAYED, name, str(requests)]
+    command = [sys.executable, "-c", PLAYED, name, str(REQUESTS)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -65,12 +64,11 @@ def test_importing_the_adapter_does_not_import_sglang() -> None:
 
 
 def test_stock_sglang_is_acquitted_on_evidence() -> None:
-    found = play("stock", REQUESTS)
+    found = play("stock")
     assert not found["convicted"]
     assert not found["never met"]
     assert found["met"][str(Met.READ)] > 1000 * REQUESTS
     assert found["judged"] > 0.9 * REQUESTS
-    print(json.dumps(found))
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -7,10 +7,16 @@ import pytest
 from kvassay.harness.inside.evidence import DEMANDED, OF_WINDOWS
 from kvassay.harness.record import Record
 from kvassay.suites.benchmarks import inside_page
-from kvassay.suites.benchmarks.inside_page import CONVICTED, OF_FAULTS, RECORDS, SUITE
+from kvassay.suites.benchmarks.inside_page import (
+    CONVICTED,
+    OF_FAULTS,
+    OF_SGLANG,
+    RECORDS,
+    SUITE,
+)
 from kvassay.suites.benchmarks.stored import stored
 
-ENGINES = stored(RECORDS, SUITE)
+ENGINES = [*stored(RECORDS, SUITE), *stored(RECORDS, OF_SGLANG)]
 FAULTS = stored(RECORDS, OF_FAULTS)
 
 
@@ -22,7 +28,7 @@ def test_the_stored_page_is_of_the_stored_records() -> None:
 def test_a_stock_engine_was_acquitted_on_evidence(record: Record) -> None:
     assert record.counters["requests"] >= 5000
     assert record.counters[CONVICTED] == 0
-    windows = not record.options["engine"].startswith("full")
+    windows = record.options["engine"].startswith(("window", "hybrid"))
     demanded = DEMANDED | OF_WINDOWS if windows else DEMANDED
     assert all(record.counters[str(one)] > 0 for one in demanded)
 

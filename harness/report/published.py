@@ -34,6 +34,8 @@ PAGES = (
     Page("engine.md", "What reuse does to TTFT in vLLM",
          "vLLM on a CPU, in process and over HTTP, prefix caching on and off; and what caching "
          "costs where nothing is shared."),
+    Page("inside.md", "The device inside vLLM",
+         "Every slot that a running vLLM reads, verified under pressure; faults in its worker."),
     Page("load_curves.md", "Latency against load",
          "Rising open loops on live servers, until one saturates."),
     Page("memory.md", "Memory waste",

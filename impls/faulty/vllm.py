@@ -59,7 +59,7 @@ def fault(
     return plant
 
 
-def _without_assertion(pool: Any) -> None:
+def without_assertion(pool: Any) -> None:
     """Hand out blocks without asserting that nobody refers to them."""
 
     def get_new_blocks(num_blocks: int) -> list[Any]:
@@ -96,7 +96,7 @@ def no_reference_on_hit(pool: Any) -> None:
             if _queued(block):
                 pool.free_block_queue.remove(block)
 
-    _without_assertion(pool)
+    without_assertion(pool)
     pool.touch = touch
 
 
@@ -117,7 +117,7 @@ def hit_left_in_free_queue(pool: Any) -> None:
             else:
                 free_blocks([block])
 
-    _without_assertion(pool)
+    without_assertion(pool)
     pool.touch = touch
     pool.free_blocks = free
 
@@ -151,7 +151,7 @@ def freed_with_the_first_sharer(pool: Any) -> None:
                 pool.free_block_queue.remove(block)
             block.ref_cnt += 1
 
-    _without_assertion(pool)
+    without_assertion(pool)
     pool.free_blocks = free
     pool.touch = touch
 

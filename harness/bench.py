@@ -29,6 +29,7 @@ BENCHMARKS = {
     "memory": Benchmark("memory", "memory by the way it is reserved, on the lengths of traces"),
     "rig": Benchmark("rig", "time to the first token inside a small engine, by how prompts share"),
     "engine": Benchmark("engine_ttft", "time to the first token of vLLM, by how prompts share"),
+    "inside": Benchmark("inside", "KV inside a running vLLM: every slot that is read, verified"),
     "virtual": Benchmark("virtual", "a trace in virtual time: latency against arrival rate"),
     "curve": Benchmark(
         "load_curves", "latency and goodput by arrival rate, until servers saturate"

@@ -635,6 +635,8 @@ class TokenEvent:
     time: float
     finish_reason: str | None = None
     cached_tokens: int | None = None
+    logprobs: tuple[float, ...] | None = None
+    """Natural, one for each of `tokens`; None where the engine does not tell them."""
 
 
 @runtime_checkable
@@ -705,6 +707,11 @@ CAPABILITY_METHODS: Mapping[type, Mapping[Capability, tuple[str, ...]]] = {
         Capability.OUTPUT: (),
         Capability.VALIDATES_INPUT: (),
     },
-    Engine: {Capability.SALT: (), Capability.ADAPTER: (), Capability.PRIORITY: ()},
+    Engine: {
+        Capability.PREFIX_CACHE: (),
+        Capability.SALT: (),
+        Capability.ADAPTER: (),
+        Capability.PRIORITY: (),
+    },
 }
 """Which capabilities a kind may declare, and the methods each of them needs."""

@@ -101,10 +101,11 @@ class Moves:
         rng, size = self.rng, self.size
         way = rng.random()
         room = max(1, self._room())
+        dropped = self.checker.declaration.drop  # of every hit: so much more has to be there
         if way < 0.4:
-            return rng.randint(1, min(2, room) * size)
+            return rng.randint(1, min(2 + dropped, room) * size)
         if way < 0.7:
-            blocks = rng.randint(1, min(3, room))
+            blocks = rng.randint(1, min(3 + dropped, room))
         else:
             blocks = max(1, room + rng.choice((-1, -1, 0, 0, 0, 1)))
         return max(1, blocks * size + rng.choice((-1, 0, 0, 1, 1 - size)))

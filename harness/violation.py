@@ -56,6 +56,7 @@ class Anomaly(StrEnum):
     MISREAD_HITS = "hits misread"
     FALSE_SUCCESS = "failure and success mixed up"
     MISCOUNT = "counter against its definition"
+    MISCOMPUTED = "KV computed for another token or position"
 
 
 @dataclass

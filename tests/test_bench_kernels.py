@@ -106,7 +106,8 @@ def test_records_hold_samples_ratio_and_ceilings(tmp_path: Path) -> None:
     assert ratio.value == pytest.approx(2.03, abs=0.01)
     assert [metric.value for metric in ceilings] == [1e9, 1e12]
     assert (tmp_path / "kernels.md").is_file()
-    assert (tmp_path / "kernels.png").stat().st_size > 1000
+    for chart in ("kernels.png", "kernels.svg"):
+        assert (tmp_path / chart).stat().st_size > 1000
 
 
 def test_variants_are_ranked_where_all_were_measured() -> None:

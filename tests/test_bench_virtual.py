@@ -41,7 +41,10 @@ def test_shows_every_case_with_the_models_error(
     assert agreement.sentence() in said
     assert "on H200 (peaks: NVIDIA H200 (SXM) data sheet" in said
     assert "recorded in ticks of 3 s (10 requests at 3 moments): spread" in said
-    assert (tmp_path / "virtual.png").stat().st_size > 10_000
+    charts = {path.name: path.stat().st_size for path in (tmp_path / "charts").iterdir()}
+    assert set(charts) == {"virtual.svg", "virtual.png"}
+    assert min(charts.values()) > 10_000
+    assert "charts/virtual.svg" in (tmp_path / "virtual.md").read_text(encoding="utf-8")
     found = {
         (one.options["cache"], one.options["speed"]): one for one in rows(tmp_path / "records")
     }

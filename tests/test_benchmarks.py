@@ -3,16 +3,13 @@
 import os
 from pathlib import Path
 from random import Random
-from types import ModuleType
 
 import pytest
 
 from kvassay.harness.registry import find
 from kvassay.suites.benchmarks import (
     bench_bridge,
-    engine_page,
     false_alarms,
-    load_curves_page,
     probe_power,
     rig_memory,
     yardstick,
@@ -95,13 +92,6 @@ def test_false_alarms_are_counted_and_each_kernel_keeps_one_row(tmp_path: Path) 
         false_alarms.keep(row, table)
     rows = [line for line in table.read_text().splitlines() if line.startswith("| ")][1:]
     assert [row.split("|")[1:3] for row in rows] == [[" other ", " 0 "], [" torch ", " 7 "]]
-
-
-@pytest.mark.parametrize("made_by", [engine_page, load_curves_page])
-def test_pages_of_vllm_are_those_of_the_stored_records(made_by: ModuleType) -> None:
-    if not made_by.RECORDS.exists() and not made_by.PAGE.exists():
-        pytest.skip(f"no run is stored in {made_by.RECORDS.name}")
-    assert made_by.main(["--check"]) == 0
 
 
 def test_children_are_told_to_keep_memory_in_the_block_alone(

@@ -7,8 +7,9 @@ built when it is first tried; each try happens in a fork, so that its end is an 
     < {"id":0,"outcome":"outside","text":"past the end of block_table"}
 
 With `guard` every tensor ends right before a page that may not be touched, or begins right after
-one. Outcomes: ok, refused, crash, wrong, hangs, outside (an access outside the tensors), killed
-(ended by a signal that has nothing to do with the guards), and unknown (no such kernel, no memory).
+one. With `judge` ("module:function") a whole judgement is made there instead of a call. Outcomes
+are ok, refused, crash, wrong, hangs, outside (an access outside the tensors), killed (ended by a
+signal that has nothing to do with the guards), and unknown (no such kernel, no memory).
 For CPUs of POSIX systems.
 """
 
@@ -18,10 +19,12 @@ import ctypes
 import json
 import mmap
 import os
+import pkgutil
 import select
 import signal
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -41,7 +44,12 @@ from kvassay.harness.violation import Crash
 CONTROL = "control:"
 """How the reference to a check's control begins."""
 LONGEST = 500
-"""Characters of an answer from a fork: it has to fit into a pipe at once."""
+"""Characters of a text in an answer from a fork: the answer has to fit into a pipe at once."""
+CALLS = 20
+"""So many times as long as one call a judgement may take: it is several, and what is expected."""
+LINES = 5
+"""Of a story, for the same reason."""
+Judge = Callable[[Kernel, Case], Wrong | None]
 
 
 class Guard(StrEnum):
@@ -94,45 +102,57 @@ class Fate:
 
     outcome: str
     text: str = ""
+    wrong: tuple[Any, ...] = ()
+    """Of a wrong outcome, what `Wrong` is made of."""
 
 
-def attempt(kernel: Kernel, case: Case, guards: Guards | None) -> Fate:
-    """Call the kernel once, here."""
+def attempt(kernel: Kernel, case: Case, guards: Guards | None, judge: Judge | None = None) -> Fate:
+    """Call the kernel once, here, or judge it."""
     try:
+        if judge is not None:
+            wrong = judge(kernel, case)
+            return Fate("ok") if wrong is None else _wrong(wrong)
         built = build(case) if guards is None else build(case, allocate=guards, band=0)
         kernel.attend(built)
     except Refused as refusal:
         return Fate("refused", str(refusal))
     except Wrong as wrong:
-        return Fate("wrong", wrong.got)
+        return _wrong(wrong)
     except Crash as crash:
         return Fate("hangs" if crash.hangs else "crash", crash.what)
     return Fate("ok")
 
 
-def forked(kernel: Kernel, case: Case, guards: Guards | None) -> Fate:
-    """Call the kernel once, in a fork."""
+def _wrong(wrong: Wrong) -> Fate:
+    story = tuple(line[:LONGEST] for line in wrong.story[:LINES])
+    words = (wrong.expected[:LONGEST], wrong.got[:LONGEST])
+    return Fate("wrong", words[1], (wrong.invariant, wrong.anomaly, *words, story))
+
+
+def forked(kernel: Kernel, case: Case, guards: Guards | None, judge: Judge | None = None) -> Fate:
+    """Call the kernel once, or judge it, in a fork."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             _without_core()
-            fate = attempt(kernel, case, guards)
+            fate = attempt(kernel, case, guards, judge)
         except Exception as error:
             fate = Fate("unknown", f"{type(error).__name__}: {error}")
         try:
-            os.write(write, json.dumps([fate.outcome, fate.text[:LONGEST]]).encode())
+            os.write(write, json.dumps([fate.outcome, fate.text[:LONGEST], fate.wrong]).encode())
         finally:
             os._exit(0)
     os.close(write)
-    answered = bool(select.select([read], [], [], kernel.time_limit + 5)[0])
+    limit = kernel.time_limit * (1 if judge is None else CALLS)
+    answered = bool(select.select([read], [], [], limit + 5)[0])
     answer = os.read(read, 1 << 16) if answered else b""
     os.close(read)
     if not answered:
         os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     if not answered:
-        return Fate("hangs", f"no answer within {kernel.time_limit:g} s")
+        return Fate("hangs", f"no answer within {limit:g} s")
     if os.WIFSIGNALED(status):
         return Fate("killed", signal.Signals(os.WTERMSIG(status)).name)
     return Fate(*json.loads(answer)) if answer else Fate("killed", "an exit of its own")
@@ -216,6 +236,8 @@ class Server:
         except Exception as error:
             return Fate("unknown", f"{type(error).__name__}: {error}")
         kernel = self._kernels[named]
+        if message.get("judge"):
+            return forked(kernel, case, None, pkgutil.resolve_name(message["judge"]))
         return guarded(kernel, case, Guard(guard)) if guard else forked(kernel, case, None)
 
 
@@ -228,7 +250,7 @@ def main() -> None:
     for line in sys.stdin:
         message = json.loads(line)
         fate = server.answer(message)
-        reply = {"id": message["id"], "outcome": fate.outcome, "text": fate.text}
+        reply = {"id": message["id"], **asdict(fate)}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 

@@ -2,7 +2,7 @@
 
 What is not claimed is not asked for. Everything else is tried on a case of a few keys, first by
 itself and, where whole cases are refused, in pairs, so that one refused value costs the others
-nothing. What was refused stays visible in `Offers.dropped` and in the kernel's own counts.
+nothing. What was refused stays visible in `dropped` and in the kernel's own counts.
 """
 
 from __future__ import annotations

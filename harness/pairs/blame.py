@@ -3,7 +3,8 @@
 If the pool, read through the request's table, does not hold the KV of its history to the bit, the
 manager has given the kernel something else to read. If it does, the kernel was asked the right
 question. It is asked once more with zeros wherever it has nothing to read: if that comes out right,
-it reads what it must not (K2), or was promised cleared memory by a manager that forgot it.
+it reads what it must not (K2), or was promised cleared memory by a manager that forgot it. Unless
+the very same batch comes out right as well: then it goes by something of an earlier call (K4).
 """
 
 from __future__ import annotations
@@ -74,11 +75,17 @@ def blame(eyes: Eyes, worker: Worker, looked: Looked, *, brief: bool = False) ->
         if position is not None:
             return _manager(worker, wrong, position)
     story = tuple(_told(wrong) for wrong in looked.wrong)
-    if not _wrong_when_quiet(eyes, worker, looked):
+    if _wrong_again(eyes, worker, looked, _quiet(worker.pool, looked)):
+        return _kernel(eyes, looked, story, brief=brief)
+    if _wrong_again(eyes, worker, looked, looked.built):
         return _tail(eyes, worker, looked, story)
-    return _kernel(eyes, looked, story, brief=brief)
+    return Convicted(Side.KERNEL, KernelWrong(*ONCE), story)
 
 
+ONCE = (
+    *("K4", KernelAnomaly.LEAK, "the same result whenever it is asked for"),
+    "a right one for the very same batch, asked once more: earlier calls have an effect",
+)
 EXPECTED = "attention over the KV of the request's history, which the pool holds"
 
 
@@ -117,13 +124,13 @@ def _content(worker: Worker, table: list[int], position: int) -> str:
 # -------------------------------------------------------------------------------------- the tail
 
 
-def _wrong_when_quiet(eyes: Eyes, worker: Worker, looked: Looked) -> bool:
-    """Whether the result is wrong even where all that is not to be read is zero."""
+def _wrong_again(eyes: Eyes, worker: Worker, looked: Looked, built: Built) -> bool:
+    """Whether the result is wrong once more, over this pool."""
     try:
-        quiet = eyes.judged(eyes.kernel, _quiet(worker.pool, looked), looked.rows, worker.history)
+        again = eyes.judged(eyes.kernel, built, looked.rows, worker.history)
     except (Refused, Crash, KernelWrong):
         return True
-    return bool(quiet.wrong)
+    return bool(again.wrong)
 
 
 def _quiet(pool: Pool, looked: Looked) -> Built:

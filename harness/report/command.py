@@ -25,9 +25,9 @@ def report(
 ) -> None:
     """Write one page: what breaks what, how to see it again, what it costs."""
     from kvassay.harness.record import BadRecord, read_all
-    from kvassay.harness.report import growth
+    from kvassay.harness.report import growth, style
     from kvassay.harness.report.building import NothingToShow, page
-    from kvassay.harness.report.charts import files
+    from kvassay.harness.report.charts import figure
 
     try:
         found = read_all([*(records or []), *stored(results)])
@@ -37,7 +37,7 @@ def report(
         if charts is not None:
             charts.mkdir(parents=True, exist_ok=True)
             for chart in growth.charts(found):
-                for name, content in files(chart).items():
+                for name, content in style.files(figure(chart), chart.name).items():
                     (charts / name).write_bytes(content)
     except (BadRecord, NothingToShow, OSError) as error:
         fail(str(error))
@@ -52,5 +52,5 @@ def stored(results: Path) -> list[Path]:
     return [path for path in folders if path.name not in OTHERS and any(path.glob("*.json"))]
 
 
-OTHERS = ("schema", "counterexamples", "findings", "charts")
-"""Folders of results that hold no records."""
+OTHERS = ("schema", "counterexamples", "findings", "charts", "releases")
+"""Folders of results that hold no records, or records of more than one version."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvassay.harness.report.section import Section, Table
+
 LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
+IMAGE = re.compile(r"!\[([^]]*)\]\(([\w./-]+)\.png\)")
 MARKS = re.compile(r"[*`]+")
 
 
@@ -31,10 +34,13 @@ PAGES = (
     Page("engine.md", "What reuse does to TTFT in vLLM",
          "vLLM on a CPU, in process and over HTTP, prefix caching on and off; and what caching "
          "costs where nothing is shared."),
+    Page("inside.md", "The device inside vLLM",
+         "Every slot that a running vLLM reads, verified under pressure; faults in its worker."),
     Page("load_curves.md", "Latency against load",
          "Rising open loops on live servers, until one saturates."),
     Page("memory.md", "Memory waste",
-         "KV memory by the way it is reserved, on the lengths of public traces."),
+         "KV memory by the way it is reserved, on the lengths of public traces: in runs, as "
+         "contiguous and its kin do, or in blocks on demand, as paged, radix, vLLM and SGLang do."),
     Page("capacity.md", "Hits against capacity",
          "What a cache of so many GiB hits of public traces."),
     Page("replay.md", "Traces through managers",
@@ -53,35 +59,27 @@ PAGES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Table:
-    """One table of a page."""
-
-    caption: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A page that is there."""
-
-    id: str
-    heading: str
-    about: str
-    tables: Sequence[Table]
-    image: str = ""
-    """A chart beside it, as a data URL."""
-
-
 def sections(folder: Path) -> Iterator[Section]:
     """Those pages that are in the folder."""
     for page in PAGES:
         path = folder / page.file
         if path.is_file():
             id = path.stem.replace("_", "-")
-            found = list(tables(path.read_text("utf-8")))
-            yield Section(id, page.heading, page.about, found, _image(path.with_suffix(".png")))
+            text = path.read_text("utf-8")
+            yield Section(
+                id, page.heading, page.about, list(tables(text)), list(images(text, folder))
+            )
+
+
+def images(text: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """Charts that a page shows and that are there, as data URLs, and what they show."""
+    for alt, file in IMAGE.findall(text):
+        # As SVG where there is one: it is smaller, and sharp.
+        for path, kind in ((folder / f"{file}.svg", "svg+xml"), (folder / f"{file}.png", "png")):
+            if path.is_file():
+                data = base64.b64encode(path.read_bytes()).decode()
+                yield f"data:image/{kind};base64,{data}", alt
+                break
 
 
 def tables(text: str) -> Iterator[Table]:
@@ -100,9 +98,3 @@ def tables(text: str) -> Iterator[Table]:
 
 def _plain(text: str) -> str:
     return MARKS.sub("", LINK.sub(r"\1", text)).strip()
-
-
-def _image(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()

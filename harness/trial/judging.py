@@ -20,6 +20,7 @@ MODULES: dict[Family, str] = {
     Family.PAIR: "of_pairs",
     Family.RIG: "of_rigs",
     Family.METRICS: "of_metrics",
+    Family.INSIDE: "of_inside",
 }
 """Imported when they are needed: most of them need torch."""
 

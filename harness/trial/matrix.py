@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvassay.harness.trial.fate import Ended, Fate
+from kvassay.harness.trial.removal import Removed
 
 MEDIAN_SECONDS, WORST_SECONDS = 1.0, 20.0
 MEDIAN_OPERATIONS = 8
@@ -28,6 +29,10 @@ class Matrix:
     """Checks that were taken out."""
     necessity: bool = False
     """Whether it was tried what each check is needed for."""
+    removed: tuple[Removed, ...] = ()
+    """Checks that were drawn at random, and what survived without them."""
+    seed: int = 0
+    """Of that draw."""
 
     @property
     def complete(self) -> bool:

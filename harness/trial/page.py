@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 
 from kvassay.harness.attention.law import WHOLE_LAW
 from kvassay.harness.environment import Environment
-from kvassay.harness.record import Direction, Metric, Record, Subject
+from kvassay.harness.record import BadRecord, Direction, Metric, Record, Subject
 from kvassay.harness.trial.fate import Ended, Fate
 from kvassay.harness.trial.matrix import Figures, Matrix, in_order
 from kvassay.harness.trial.necessity import Need, needs
@@ -14,7 +15,7 @@ from kvassay.harness.trial.reasons import reason
 from kvassay.harness.trial.removal import Removed
 
 SUITE, KIND = "trial", "Harness"
-REMOVAL, CONTROLS = "## Checks removed at random", "## Controls"
+WHOLE, REMOVED = "trial_seconds", "removed"
 UNMEASURED = "-"
 HEAD = """# Kill matrix
 
@@ -40,17 +41,18 @@ OF_INVARIANTS = """*named by*: faults that it may convict; *first*: those whose 
 counterexample shows it; *seen*: those that it convicted at all, before the trial was over."""
 
 
-def as_markdown(matrix: Matrix, environment: Environment) -> str:
-    """The whole page."""
-    return "\n".join(_lines(matrix, environment)) + "\n"
+def as_markdown(matrix: Matrix, environment: Environment, chart: str = "") -> str:
+    """The whole page, with a chart of it if there is one (Markdown)."""
+    return "\n".join(_lines(matrix, environment, chart)) + "\n"
 
 
-def _lines(matrix: Matrix, environment: Environment) -> Iterator[str]:
+def _lines(matrix: Matrix, environment: Environment, chart: str) -> Iterator[str]:
     yield HEAD
     yield f"{_told(matrix)} {_made(environment)}"
     yield ""
     yield from _table(SUMMARY, _summary(matrix))
     yield ""
+    yield from (chart, "") if chart else ()
     yield from _problems(matrix)
     yield "## Faults"
     yield ""
@@ -64,7 +66,8 @@ def _lines(matrix: Matrix, environment: Environment) -> Iterator[str]:
     yield from _table(("invariant", "", "named by", "first", "seen"), _invariants(matrix))
     yield ""
     yield from _necessity(matrix)
-    yield CONTROLS
+    yield from removal(matrix)
+    yield "## Controls"
     yield ""
     yield from _table(("control", "fate", "tried", "what is odd about it"), _controls(matrix))
 
@@ -198,14 +201,17 @@ def told_needs(all_needs: Sequence[Need]) -> str:
     return f"{useful} of {len(all_needs)} checks find something that no other finds."
 
 
-def removal(rows: Sequence[Removed], seed: int) -> Iterator[str]:
+def removal(matrix: Matrix) -> Iterator[str]:
     """The section on checks that were drawn at random and taken out."""
-    yield REMOVAL
+    rows = matrix.removed
+    if not rows:
+        return
+    yield "## Checks removed at random"
     yield ""
     yield OF_REMOVAL
     yield ""
     useful = sum(bool(row.survived) for row in rows)
-    yield f"{useful} of {len(rows)} let a fault survive (seed {seed})."
+    yield f"{useful} of {len(rows)} let a fault survive (seed {matrix.seed})."
     yield ""
     cells = (
         (
@@ -218,17 +224,6 @@ def removal(rows: Sequence[Removed], seed: int) -> Iterator[str]:
     )
     yield from _table(("family", "check taken out", "survive", "which"), cells)
     yield ""
-
-
-def with_removal(page: str, section: Iterable[str]) -> str:
-    """A page with this section in the place of the one before, or before that on controls."""
-    before, _, rest = page.partition(f"{REMOVAL}\n")
-    if rest:
-        rest = rest[rest.index(f"{CONTROLS}\n") :]
-    else:
-        before, heading, rest = page.partition(f"{CONTROLS}\n")
-        rest = heading + rest
-    return "".join((before, *(f"{line}\n" for line in section), rest))
 
 
 def _controls(matrix: Matrix) -> Iterator[tuple[str, ...]]:
@@ -250,7 +245,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def as_record(matrix: Matrix, environment: Environment) -> Record:
-    """One finding for each fault and control (`Ended.of_dict` reads it); counts and medians."""
+    """All of a matrix: a finding for each fault, control and check taken out; its figures."""
     figures = Figures.of(matrix.faults)
     fates = {fate: sum(one.fate is fate for one in matrix.ended) for fate in Fate}
     return Record(
@@ -263,14 +258,45 @@ def as_record(matrix: Matrix, environment: Environment) -> Record:
             declaration={},
         ),
         environment=environment,
-        options={"profile": matrix.profile, "without": " ".join(matrix.without)},
+        options={
+            "profile": matrix.profile,
+            "without": " ".join(matrix.without),
+            "left out": matrix.left_out,
+            "necessity": "tried" if matrix.necessity else "not tried",
+            "seed": str(matrix.seed),
+        },
         counters={"asked": matrix.asked, **{fate.value: n for fate, n in fates.items()}},
         metrics=[
             _metric("kill_seconds", "s", figures.median_seconds, matrix, "seconds"),
             _metric("kill_operations", "1", figures.median_operations, matrix, "operations"),
             _metric("kill_examples", "1", figures.median_examples, matrix, "examples"),
+            Metric(name=WHOLE, unit="s", direction=Direction.LOWER, value=matrix.seconds),
         ],
-        findings=[one.as_dict() for one in (*matrix.faults, *matrix.controls)],
+        findings=[
+            *(one.as_dict() for one in (*matrix.faults, *matrix.controls)),
+            *({REMOVED: asdict(row)} for row in matrix.removed),
+        ],
+    )
+
+
+def of_record(record: Record) -> Matrix:
+    """The matrix that `as_record` recorded; `BadRecord` for a record of something else."""
+    options = record.options
+    seconds = next((one.value for one in record.metrics if one.name == WHOLE), None)
+    if record.suite != SUITE or seconds is None:
+        raise BadRecord(f"{record.id}: expected a record of a trial, with its seconds")
+    ended = [Ended.of_dict(one) for one in record.findings if REMOVED not in one]
+    rows = [Removed.of_dict(one[REMOVED]) for one in record.findings if REMOVED in one]
+    return Matrix(
+        tuple(ended),
+        record.counters["asked"],
+        seconds,
+        options["profile"],
+        options["left out"],
+        tuple(options["without"].split()),
+        options["necessity"] == "tried",
+        tuple(rows),
+        int(options["seed"]),
     )
 
 

@@ -24,6 +24,7 @@ class Family(StrEnum):
     PAIR = "pair"
     RIG = "rig"
     METRICS = "metrics"
+    INSIDE = "inside"
 
 
 @dataclass(frozen=True)

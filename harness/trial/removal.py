@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from kvassay.harness.trial.fate import Fate
 from kvassay.harness.trial.found import Effort
@@ -27,6 +28,11 @@ class Removed:
     """Faults that were judged without it."""
     survived: tuple[str, ...]
     """Those that nothing found then."""
+
+    @classmethod
+    def of_dict(cls, data: dict[str, Any]) -> Removed:
+        """The same from what JSON makes of it."""
+        return cls(**{**data, "tried": tuple(data["tried"]), "survived": tuple(data["survived"])})
 
 
 def drawn(needs: Sequence[Need], number: int, seed: int) -> list[Need]:

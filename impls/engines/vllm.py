@@ -4,6 +4,8 @@
 before any other request reads it. `vllm-deferred` reserves with ``delay_cache_blocks=True`` and
 publishes in `commit` with ``cache_blocks``, as vLLM does for KV that a connector loads.
 `vllm-eventless` is `vllm` without KV events, as it runs where nobody listens: for timing.
+`vllm-eagle` is `vllm` as it runs beside an EAGLE drafter, which needs the last block of any hit
+computed again.
 
 Not claimed, because the engine has no call for it: FORK, TRUNCATE, EVICT of a number of blocks
 (``evict_blocks`` takes ids), QUERY (the need is computed only inside ``allocate_slots``), CHUNKED
@@ -142,6 +144,7 @@ class VllmManager:
 
     deferred = False
     events = True
+    eagle = False
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
@@ -152,6 +155,7 @@ class VllmManager:
             scheduler_block_size=block_size,
             hash_block_size=block_size,
             enable_kv_cache_events=self.events,
+            use_eagle=self.eagle,
         )
         self._requests: dict[str, Any] = {}
         # Only the first block of a prompt carries the salt in its event; its descendants'
@@ -301,4 +305,18 @@ class EventlessVllmManager(VllmManager):
     """The same, recording no events."""
 
     events = False
+    stages = None  # timed as `vllm`
+
+
+@implementation(
+    "vllm-eagle",
+    kind=CacheManager,
+    declaration=replace(DECLARATION, drop=1),
+    package=PACKAGE,
+    install=INSTALL,
+)
+class EagleVllmManager(VllmManager):
+    """The same, giving up the last block of every hit."""
+
+    eagle = True
     stages = None  # timed as `vllm`

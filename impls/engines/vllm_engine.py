@@ -34,10 +34,10 @@ from kvassay.harness.contract import (
     GenerationRequest,
     TokenEvent,
 )
+from kvassay.harness.engines.random_llama import SMALL, write_model
 from kvassay.harness.registry import implementation
 from kvassay.impls.engines import vllm_serving
 from kvassay.impls.engines.quiet import quietly
-from kvassay.impls.engines.random_llama import write_model
 from kvassay.impls.engines.vllm import PACKAGE
 
 INSTALL = (
@@ -93,7 +93,7 @@ def default_model() -> Path:
 @implementation(
     "vllm-engine",
     kind=Engine,
-    declaration=Declaration(capabilities=frozenset({Capability.SALT})),
+    declaration=Declaration(capabilities=frozenset({Capability.PREFIX_CACHE, Capability.SALT})),
     package=PACKAGE,
     install=INSTALL,
 )
@@ -101,8 +101,8 @@ class VllmEngine:
     """An engine and the thread that steps it.
 
     `model` is a folder; `num_blocks` usable blocks of `block_size` tokens, a multiple of 32 on
-    CPUs; `threads` is how many compute a step (None: as many as torch likes). Further arguments are
-    those of vLLM's ``EngineArgs``.
+    CPUs; `step_tokens` the most that a step computes; `threads` is how many compute it (None: as
+    many as torch likes). Further arguments are those of vLLM's ``EngineArgs``.
     """
 
     serving = staticmethod(vllm_serving.serving)
@@ -114,6 +114,7 @@ class VllmEngine:
         prefix_caching: bool = True,
         block_size: int = 32,
         num_blocks: int = 2048,
+        step_tokens: int | None = None,
         threads: int | None = None,
         **arguments: Any,
     ) -> None:
@@ -128,15 +129,23 @@ class VllmEngine:
             # One more than usable: block 0 is the null block. The memory is only an upper bound.
             "num_gpu_blocks_override": num_blocks + 1,
             "kv_cache_memory_bytes": 4 * _GIB,
-            "max_num_batched_tokens": 2048,
+            "max_num_batched_tokens": step_tokens or 2048,
             **arguments,
         }
+        # What the pool could never hold is refused at once, not tried again and again.
+        chosen.setdefault(
+            "max_model_len", min(SMALL.max_position_embeddings, num_blocks * block_size)
+        )
+        if step_tokens is not None:
+            chosen.setdefault("max_num_seqs", min(step_tokens, 128))
+        self.block_size = block_size
         self._orders: SimpleQueue[Order | None] = SimpleQueue()
         self._open = True
         self._gate = threading.Lock()
         self._deliver: dict[str, Deliver] = {}
         self._engine: Any = None
         self._failure: BaseException | None = None
+        self._preemptions = 0
         built = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(chosen, threads, built), name="vllm-engine", daemon=True
@@ -188,6 +197,10 @@ class VllmEngine:
         if not answer:
             raise ValueError("reset: expected no unfinished request")
 
+    def preemptions(self) -> int:
+        """How often a request lost its blocks to another, so far."""
+        return self._preemptions
+
     def close(self) -> None:
         """End the thread and let go of the engine; what is unfinished fails."""
         self._orders.put(None)
@@ -207,6 +220,7 @@ class VllmEngine:
                 if threads is not None:
                     _vllm().torch.set_num_threads(threads)  # of this thread's own parallel regions
                 self._engine = _build(chosen)
+                self._count_preemptions()
                 _alive.add(id(self))
             built.set()
             while self._take_orders():
@@ -218,6 +232,16 @@ class VllmEngine:
             self._refuse_the_rest()
             self._let_go()
             built.set()
+
+    def _count_preemptions(self) -> None:
+        scheduler = self._engine.engine_core.engine_core.scheduler
+        preempt = scheduler._preempt_request
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self._preemptions += 1
+            return preempt(*arguments, **named)
+
+        scheduler._preempt_request = counted
 
     def _refuse_the_rest(self) -> None:
         with self._gate:
@@ -265,6 +289,7 @@ class VllmEngine:
                 time=now,
                 finish_reason=generated.finish_reason if output.finished else None,
                 cached_tokens=output.num_cached_tokens,
+                logprobs=_logprobs(generated),
             )
             deliver = self._deliver.get(output.request_id)
             if deliver is not None:
@@ -277,6 +302,8 @@ class VllmEngine:
             deliver(ValueError(f"request: {request.request!r} is unfinished; expected a new name"))
             return
         options = {"temperature": 0.0, "ignore_eos": True, **request.options}
+        if options.pop("logprobs", False):
+            options["logprobs"] = 0  # of the chosen token alone
         prompt: dict[str, Any] = {"prompt_token_ids": list(request.prompt)}
         salt = options.pop("salt", None)
         if salt is not None:
@@ -299,6 +326,14 @@ class VllmEngine:
         if self._deliver.get(request) is deliver:  # not a later request of the same name
             del self._deliver[request]
             self._engine.abort_request([request])
+
+
+def _logprobs(generated: Any) -> tuple[float, ...] | None:
+    """Of the tokens that were chosen."""
+    if generated.logprobs is None:
+        return None
+    pairs = zip(generated.logprobs, generated.token_ids, strict=True)
+    return tuple(float(options[token].logprob) for options, token in pairs)
 
 
 def _build(chosen: dict[str, Any]) -> Any:

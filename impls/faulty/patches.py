@@ -22,9 +22,13 @@ class PatchedFault:
     accepted: frozenset[str]
     """Ids of the invariants that may convict it."""
     patch: Patch
+    replacing: Callable[..., None]
+    """Whose inner functions replace those of the engine: the patch, or what it calls to do so."""
 
     @classmethod
-    def of(cls, name: str, accepted: str, patch: Patch) -> PatchedFault:
+    def of(
+        cls, name: str, accepted: str, patch: Patch, replacing: Callable[..., None] | None = None
+    ) -> PatchedFault:
         """Described by the docstring of the patch; `accepted` lists ids."""
         description = (patch.__doc__ or "").strip()
-        return cls(name, description, frozenset(accepted.split()), patch)
+        return cls(name, description, frozenset(accepted.split()), patch, replacing or patch)

@@ -20,6 +20,7 @@ from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.offers import Offers
 from kvassay.harness.campaign import Budget, Campaign
 from kvassay.harness.contract import CacheManager, PrefixIndex
+from kvassay.harness.inside.scene import Scene
 from kvassay.harness.load.known.instrument import Instrument
 from kvassay.harness.registry import Registration, find
 from kvassay.harness.rig.checking import Subject
@@ -33,6 +34,7 @@ from kvassay.impls.faulty import (
     index_answers,
     index_controls,
     indexes,
+    inside,
     kernel_controls,
     kernel_paths,
     kernels,
@@ -80,6 +82,7 @@ def _all() -> tuple[Planted, ...]:
         *_pairs(),
         *_rigs(),
         *_instruments(),
+        *_insides(),
         *_engines(),
     )
     return (*faults, *_controls())
@@ -292,6 +295,38 @@ def _parts(fault: MetricFault) -> Callable[[], frozenset[Mark]]:
     return marks
 
 
+# ----------------------------------------------------------------------------------- from inside
+
+
+def _insides() -> Iterator[Planted]:
+    for fault in inside.FAULTS.values():
+        yield Planted(
+            Family.INSIDE,
+            fault.name,
+            _scene(fault.scene),
+            fault.accepted,
+            _scene(fault.host),
+            _marks(fault.corrupted),
+            hides=fault.hides,
+        )
+    if util.find_spec("vllm") is None:
+        return
+    for name, planted in import_module("kvassay.impls.faulty.vllm_inside").FAULTS.items():
+        yield Planted(
+            Family.INSIDE,
+            f"vllm-{name}",
+            _scene(planted.scene),
+            planted.fault.accepted,
+            _scene(planted.host),
+            _replacements(planted.fault),
+            hides=planted.fault.description,
+        )
+
+
+def _scene(scene: Scene) -> Callable[[], Scene]:
+    return lambda: scene
+
+
 # ---------------------------------------------------------------------------------------- engines
 
 
@@ -326,8 +361,8 @@ def _stock(name: str, entry: Registration) -> Callable[[], Registration]:
 
 
 def _replacements(fault: PatchedFault) -> Callable[[], frozenset[Mark]]:
-    """The functions that a patch puts in the place of others, not the patch itself."""
-    return lambda: frozenset(map(mark_of, _inside(fault.patch.__code__)))
+    """The functions that are put in the place of others, not what puts them there."""
+    return lambda: frozenset(map(mark_of, _inside(fault.replacing.__code__)))
 
 
 def _inside(code: CodeType) -> Iterator[CodeType]:
@@ -352,6 +387,8 @@ def _controls() -> Iterator[Planted]:
         yield Planted(Family.TORCH, f"control-{name}", _odd_kernel(kernel), hides=kernel.why)
     for name, build in rig.CONTROLS.items():
         yield Planted(Family.RIG, f"control-{name}", _rig(build), hides=_first(build.__doc__))
+    for name, (scene, words) in inside.CONTROLS.items():
+        yield Planted(Family.INSIDE, f"control-{name}", _scene(scene), hides=_first(words))
     for name, instrument in metrics_controls.CONTROLS.items():
         yield Planted(Family.METRICS, f"control-{name}", _instrument(instrument))
 

@@ -32,12 +32,15 @@ def _whole(manager: VllmManager) -> Any:
 
 
 def fault(
-    name: str, accepted: str, at: Callable[[VllmManager], Any] = _pool
+    name: str,
+    accepted: str,
+    at: Callable[[VllmManager], Any] = _pool,
+    replacing: Callable[..., None] | None = None,
 ) -> Callable[[Patch], Patch]:
     """Enter a patch, of a `BlockPool` unless it says of what, into `FAULTS` and register it."""
 
     def plant(patch: Patch) -> Patch:
-        FAULTS[name] = PatchedFault.of(name, accepted, patch)
+        FAULTS[name] = PatchedFault.of(name, accepted, patch, replacing)
 
         def build(num_blocks: int, block_size: int) -> VllmManager:
             manager = VllmManager(num_blocks, block_size)
@@ -56,7 +59,7 @@ def fault(
     return plant
 
 
-def _without_assertion(pool: Any) -> None:
+def without_assertion(pool: Any) -> None:
     """Hand out blocks without asserting that nobody refers to them."""
 
     def get_new_blocks(num_blocks: int) -> list[Any]:
@@ -93,7 +96,7 @@ def no_reference_on_hit(pool: Any) -> None:
             if _queued(block):
                 pool.free_block_queue.remove(block)
 
-    _without_assertion(pool)
+    without_assertion(pool)
     pool.touch = touch
 
 
@@ -114,7 +117,7 @@ def hit_left_in_free_queue(pool: Any) -> None:
             else:
                 free_blocks([block])
 
-    _without_assertion(pool)
+    without_assertion(pool)
     pool.touch = touch
     pool.free_blocks = free
 
@@ -148,7 +151,7 @@ def freed_with_the_first_sharer(pool: Any) -> None:
                 pool.free_block_queue.remove(block)
             block.ref_cnt += 1
 
-    _without_assertion(pool)
+    without_assertion(pool)
     pool.free_blocks = free
     pool.touch = touch
 
@@ -182,8 +185,18 @@ def reset_keeps_keys(pool: Any) -> None:
 
 @fault("null-block-handed-out", accepted="A1 A2 A5 A7")
 def null_block_handed_out(pool: Any) -> None:
-    """The null block stands in the free queue among the others."""
-    pool.free_block_queue.prepend_n([pool.null_block])
+    """The null block is in the free queue by the time that anybody is given a block."""
+    get_new_blocks = pool.get_new_blocks
+    queued: list[Any] = []
+
+    def get(num_blocks: int) -> list[Any]:
+        if not queued:
+            queued.append(pool.null_block)
+            pool.free_block_queue.prepend_n(queued)
+        blocks: list[Any] = get_new_blocks(num_blocks)
+        return blocks
+
+    pool.get_new_blocks = get
 
 
 @fault("key-leads-to-next-block", accepted="P1 P2 P3 P4")
@@ -224,13 +237,13 @@ def _hashed_without(manager: Any, name: str) -> None:
     manager._request = request
 
 
-@fault("salt-ignored", accepted="P2 E1", at=_whole)
+@fault("salt-ignored", accepted="P2 E1", at=_whole, replacing=_hashed_without)
 def salt_ignored(manager: Any) -> None:
     """The salt is no part of a key."""
     _hashed_without(manager, "cache_salt")
 
 
-@fault("adapter-ignored", accepted="P2 E1", at=_whole)
+@fault("adapter-ignored", accepted="P2 E1", at=_whole, replacing=_hashed_without)
 def adapter_ignored(manager: Any) -> None:
     """The adapter is no part of a key."""
     _hashed_without(manager, "lora_request")

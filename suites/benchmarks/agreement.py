@@ -156,7 +156,7 @@ class Bench:
 
     def run(self) -> None:
         """All rounds of all scenes, on one server."""
-        from kvassay.impls.engines.random_llama import Sizes, write_model
+        from kvassay.harness.engines.random_llama import Sizes, write_model
 
         total = self.options.rounds * len(self.scenes)
         bar = self.progress.add_task("starting the server", total=total)

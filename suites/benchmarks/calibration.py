@@ -2,7 +2,7 @@
 
 ``python -m kvassay.suites.benchmarks.calibration`` judges emulated kernels on the grid of
 `harness.attention.calibration`, and writes `results/calibration.csv` (one line per judgement),
-`results/calibration.md` and `results/calibration.png`. ``--quick`` prints the tables of a small
+`results/calibration.md` and its chart. ``--quick`` prints the tables of a small
 part and writes nothing; ``--tables`` writes tables and chart again from the judgements that are
 there; ``--check`` measures everything again and says where the stored judgements, or the tables
 made of them, are others (with ``--quick``: of the small part). The same seeds give the same
@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,9 +48,14 @@ from kvassay.harness.attention.calibration import (
 from kvassay.harness.attention.hostile import STRATEGIES
 from kvassay.harness.attention.precision import MODELLED
 from kvassay.harness.budget import Limits, limits
+from kvassay.harness.record import BadRecord
+from kvassay.harness.report import style
+from kvassay.suites.benchmarks.stored import RESULTS, Made, image, stale, told
+from kvassay.suites.benchmarks.stored import write as publish
 
-RESULTS = Path(__file__).parents[2] / "results"
-RAW, TABLES, CHART = (RESULTS / f"calibration.{suffix}" for suffix in ("csv", "md", "png"))
+NAME = CHART = "calibration"
+RAW, TABLES = RESULTS / f"{NAME}.csv", RESULTS / f"{NAME}.md"
+CAPTION = "Detection of planted errors by context length"
 STATISTICS = ("row", "element", "gain", "lse")
 SHOWN = ("last key dropped", "one wrong block of 16", "k_scale 2 % off", "v_scale 0.4 % off")
 """Faults whose detection is shown by length."""
@@ -254,7 +260,7 @@ By length, over {long_contents}:
 
 {lengths_table}
 
-![Detection by context length](calibration.png)
+{chart}
 """
 
 
@@ -289,30 +295,33 @@ def text(rows: list[Row]) -> str:
         agreement=agreement(rows),
         detection=detection_table(rows),
         lengths_table=length_table(rows),
+        chart=image(CHART, CAPTION),
     )
 
 
-def chart(rows: list[Row], path: Path) -> None:
+def chart(rows: list[Row]) -> Any:
     """Detection by context length, one panel per fault."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, len(SHOWN), figsize=(4 * len(SHOWN), 4), sharey=True)
+    figure, panels = style.panels(len(SHOWN))
     for panel, name in zip(panels, SHOWN, strict=True):
-        for curve, rejected in CURVES.items():
+        for place, (curve, rejected) in enumerate(CURVES.items()):
             found = by_length(rows, name, rejected)
             ours = curve.startswith("budget")
-            style = {"linewidth": 2.5} if ours else {"linewidth": 1.2, "linestyle": "--"}
-            panel.plot(list(found), list(found.values()), marker="o", label=curve, **style)
+            look = {"linewidth": 2.5} if ours else {"linewidth": 1.2, "linestyle": "--"}
+            look |= {"color": style.colour(place), "marker": style.marker(place), "markersize": 4}
+            panel.plot(list(found), list(found.values()), label=curve, **look)
         panel.set(title=name, xscale="log", xlabel="context length, keys", ylim=(-4, 104))
-        panel.grid(alpha=0.3)
     panels[0].set_ylabel("cases in which the fault is seen, %")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=4)
-    figure.tight_layout(rect=(0, 0.14, 1, 1))
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    pyplot.close(figure)
+    style.legend_below(figure, panels[0], len(CURVES))
+    return figure
+
+
+def made(results: Path) -> Made:
+    """Of the judgements that are stored; `BadRecord` without any."""
+    path = results / RAW.name
+    if not path.is_file():
+        raise BadRecord(f"{path}: no judgements are stored")
+    rows = read(path)
+    return Made(NAME, text(rows), {CHART: lambda: chart(rows)})
 
 
 def disagreements(stored: Iterable[Row], measured: Iterable[Row]) -> list[str]:
@@ -341,19 +350,15 @@ def main() -> int:
     options = parser.parse_args()
     if options.check:
         found = disagreements(read(RAW), measure(quick=options.quick))
-        if TABLES.read_text() != text(read(RAW)):
-            found.append(f"{TABLES.name} is not made of {RAW.name}")
         print("\n".join(found) or "the stored calibration is what was measured")
-        return 1 if found else 0
+        return max(told(stale(made(RESULTS))), bool(found))
     if options.quick:
         print(text(list(measure(quick=True))))
         return 0
     if not options.tables:
         write(measure(quick=False), RAW)
-    rows = read(RAW)
-    TABLES.write_text(text(rows))
-    chart(rows, CHART)
-    found = complaints(rows)
+    publish(made(RESULTS))
+    found = complaints(read(RAW))
     print("\n".join(found))
     return 1 if found else 0
 

@@ -1,8 +1,8 @@
 """Hits by the size of the cache, in GiB: manager, policy, optimum and ceiling on traces.
 
-``python -m kvassay.suites.benchmarks.capacity`` writes `results/capacity.md` and
-`results/capacity.png`; ``--check`` counts again and says whether the stored page is what comes out.
-All of it is counted and none timed, so the same traces give the same page.
+``python -m kvassay.suites.benchmarks.capacity`` writes records to `results/capacity`, and of them
+`results/capacity.md` and its chart; ``--check`` counts again and says whether what is stored is
+what comes out. All of it is counted and none timed, so the same traces give the same page.
 
 A capacity of c GiB has ``c * 2**30 / (block tokens * bytes per token)`` blocks of the trace,
 rounded down, and a token takes ``2 * layers * KV heads * head size * bytes per element`` bytes of
@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -33,16 +34,19 @@ from kvassay.harness.replaying.optimum import optimum
 from kvassay.harness.replaying.policies import flat_lru, infinite
 from kvassay.harness.replaying.replay import replay
 from kvassay.harness.replaying.stream import NoBlocks, Prompt, prompts
+from kvassay.harness.report import style
 from kvassay.harness.traces.finding import KNOWN, NoTrace, requests
 from kvassay.harness.traces.reading import BadTrace
 from kvassay.harness.virtual.cost import MACHINES
 from kvassay.harness.virtual.model import MODELS, Model
 from kvassay.suites.benchmarks.arguments import positive
-from kvassay.suites.benchmarks.stored import is_stored
+from kvassay.suites.benchmarks.stored import RESULTS, Made, image, stale, stored, told
+from kvassay.suites.benchmarks.stored import write as publish
 
 SUITE = "capacity"
-RESULTS = Path(__file__).parents[2] / "results"
-PAGE, CHART = RESULTS / "capacity.md", RESULTS / "capacity.png"
+NAME = RECORDS = CHART = "capacity"
+PAGE = RESULTS / f"{NAME}.md"
+CAPTION = "Hit rate by GiB: manager, LRU, the best possible replacement, an infinite cache"
 TRACES = ("mooncake-conversation", "mooncake-synthetic", "agentic")
 SIZES = tuple(2**power for power in range(2, 15))
 """GiB."""
@@ -57,12 +61,16 @@ class Trace:
 
     name: str
     block_tokens: int
-    stream: tuple[Prompt, ...]
+    requests: int
+    longest: int
+    """Blocks of the longest prompt."""
     references: int
     """Blocks of all prompts."""
     distinct: int
     ceiling: int
     """Hits of an infinite cache."""
+    stream: tuple[Prompt, ...] = ()
+    """Of a trace that is replayed; a record has none."""
 
     def blocks(self, gib: int, model: Model) -> int:
         """Whole blocks in so many GiB."""
@@ -96,7 +104,9 @@ def trace_of(name: str, limit: int | None = None) -> Trace:
     stream = tuple(prompts(rows))
     ceiling = infinite(stream)
     distinct = len({block for prompt in stream for block in prompt})
-    return Trace(name, size, stream, ceiling.blocks, distinct, ceiling.hits)
+    longest = max(map(len, stream))
+    counted = (len(stream), longest, ceiling.blocks, distinct, ceiling.hits)
+    return Trace(name, size, *counted, stream)
 
 
 def row_of(trace: Trace, gib: int, entry: Registration, model: Model) -> Row:
@@ -108,27 +118,36 @@ def row_of(trace: Trace, gib: int, entry: Registration, model: Model) -> Row:
 
 
 @dataclass
+class Found:
+    """What was counted so far, through which manager, of whose KV."""
+
+    manager: str
+    model: Model
+    traces: list[tuple[Trace, list[Row]]] = field(default_factory=list)
+
+
+@dataclass
 class Bench:
-    """What is counted, and what there is of it so far."""
+    """What is to be counted, and what there is of it."""
 
     entry: Registration
-    model: Model
-    traces: Sequence[str]
+    names: Sequence[str]
     sizes: Sequence[int]
-    limit: int | None = None
-    found: list[tuple[Trace, list[Row]]] = field(default_factory=list)
+    limit: int | None
+    found: Found
 
     def run(self, progress: Progress) -> None:
         """All traces and capacities."""
-        for name in self.traces:
+        model = self.found.model
+        for name in self.names:
             bar = progress.add_task(f"{name}: reading", total=None)
             trace = trace_of(name, self.limit)
-            sizes = [gib for gib in self.sizes if trace.blocks(gib, self.model)]
+            sizes = [gib for gib in self.sizes if trace.blocks(gib, model)]
             progress.update(bar, description=name, total=len(sizes))
             rows: list[Row] = []
-            self.found.append((trace, rows))
+            self.found.traces.append((trace, rows))
             for gib in sizes:
-                rows.append(row_of(trace, gib, self.entry, self.model))
+                rows.append(row_of(trace, gib, self.entry, model))
                 progress.advance(bar)
                 if rows[-1].lru == trace.ceiling and not rows[-1].refused:
                     break  # a larger cache hits the same
@@ -153,10 +172,10 @@ def headings(manager: str) -> tuple[str, ...]:
     return ("GiB", "blocks", *hits, f"refused by {manager}")
 
 
-def table(trace: Trace, rows: Iterable[Row], bench: Bench) -> Table:
+def table(trace: Trace, rows: Iterable[Row], found: Found) -> Table:
     """A row for each capacity."""
-    shown = Table(title=about(trace, bench.model), show_edge=False, pad_edge=False)
-    for heading in headings(bench.entry.name):
+    shown = Table(title=about(trace, found.model), show_edge=False, pad_edge=False)
+    for heading in headings(found.manager):
         shown.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         shown.add_row(*cells(trace, row))
@@ -166,12 +185,11 @@ def table(trace: Trace, rows: Iterable[Row], bench: Bench) -> Table:
 def about(trace: Trace, model: Model) -> str:
     """A trace in words."""
     ceiling = 100 * trace.ceiling / trace.references
-    longest = max(map(len, trace.stream))
     return (
-        f"{trace.name}: {len(trace.stream):,} requests, {trace.references:,} references to "
+        f"{trace.name}: {trace.requests:,} requests, {trace.references:,} references to "
         f"{trace.distinct:,} blocks of {trace.block_tokens} tokens "
         f"({trace.gib(trace.distinct, model):,.0f} GiB); the longest prompt takes "
-        f"{trace.gib(longest, model):,.1f} GiB; an infinite cache hits {trace.ceiling:,} "
+        f"{trace.gib(trace.longest, model):,.1f} GiB; an infinite cache hits {trace.ceiling:,} "
         f"({ceiling:.2f} %)"
     )
 
@@ -198,13 +216,13 @@ same.
 
 {sections}
 
-![Hit rate by GiB](capacity.png)
+{chart}
 """
 
 
-def page(bench: Bench) -> str:
+def page(found: Found) -> str:
     """All of `capacity.md`."""
-    model = bench.model
+    model = found.model
     return TEXT.format(
         model=model.name,
         layers=model.layers,
@@ -213,24 +231,25 @@ def page(bench: Bench) -> str:
         element=model.element_bytes,
         token=model.token_bytes,
         room=machine_gib(model),
-        manager=bench.entry.name,
-        same=_same(bench),
-        sections="\n\n".join(_section(bench, trace, rows) for trace, rows in bench.found),
+        manager=found.manager,
+        same=_same(found),
+        chart=image(CHART, CAPTION),
+        sections="\n\n".join(_section(found, trace, rows) for trace, rows in found.traces),
     )
 
 
-def _same(bench: Bench) -> str:
+def _same(found: Found) -> str:
     """What is to be said of the manager and LRU, where they can be compared."""
-    rows = [row for _, found in bench.found for row in found if not row.refused]
+    rows = [row for _, rows in found.traces for row in rows if not row.refused]
     alike = sum(row.hits == row.lru for row in rows)
     return f"\n(there its hits are those of LRU, to the last block, in {alike} of {len(rows)} rows)"
 
 
-def _section(bench: Bench, trace: Trace, rows: Iterable[Row]) -> str:
-    head = headings(bench.entry.name)
+def _section(found: Found, trace: Trace, rows: Iterable[Row]) -> str:
+    head = headings(found.manager)
     lines = [head, ["---:"] * len(head), *(cells(trace, row) for row in rows)]
     told = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    name, _, facts = about(trace, bench.model).partition(": ")
+    name, _, facts = about(trace, found.model).partition(": ")
     return f"## {name}\n\n{facts[0].upper()}{facts[1:]}.\n\n{told}"
 
 
@@ -239,62 +258,77 @@ def machine_gib(model: Model) -> float:
     return MACHINE.pool_tokens(model) * model.token_bytes / GIB
 
 
-COLORS = {"manager": "#0072B2", "LRU": "#D55E00", "optimum": "#009E73"}
-"""Of Okabe and Ito, which most colour-blind people tell apart."""
-
-
-def chart(bench: Bench, path: Path) -> None:
+def chart(found: Found) -> Any:
     """Hit rate by GiB, a panel for each trace."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.6 * len(bench.found), 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(bench.found), squeeze=False)[0]
-    for panel, (trace, rows) in zip(panels, bench.found, strict=True):
+    figure, panels = style.panels(len(found.traces))
+    for panel, (trace, rows) in zip(panels, found.traces, strict=True):
         where = [row.gib for row in rows]
         lines = {
-            "LRU": ("s--", 4, [row.lru for row in rows]),
-            "manager": ("o-", 7, [row.hits for row in rows]),
-            "optimum": ("^:", 7, [row.optimum for row in rows]),
+            "LRU": (4, "--", 4, [row.lru for row in rows]),
+            found.manager: (0, "-", 7, [row.hits for row in rows]),
+            "optimum": (2, ":", 7, [row.optimum for row in rows]),
         }
-        for name, (line, size, hits) in lines.items():
+        for name, (place, line, size, hits) in lines.items():
             rates = [100 * each / trace.references for each in hits]
-            label = bench.entry.name if name == "manager" else name
-            style = {"color": COLORS[name], "markersize": size, "markerfacecolor": "none"}
-            panel.plot(where, rates, line, label=label, **style)
+            look = {"color": style.colour(place), "marker": style.marker(place)}
+            look |= {"markersize": size, "markerfacecolor": "none"}
+            panel.plot(where, rates, line, label=name, **look)
         ceiling = 100 * trace.ceiling / trace.references
-        panel.axhline(ceiling, color="black", linewidth=0.8, label="infinite cache")
-        panel.axvline(machine_gib(bench.model), color="gray", linewidth=0.8)
+        panel.axhline(ceiling, color=style.INK, linewidth=0.8, label="infinite cache")
+        panel.axvline(machine_gib(found.model), color=style.GREY, linewidth=0.8)
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(lambda gib, _: f"{gib:,.0f}")
         panel.set(title=trace.name, xlabel="GiB of KV", ylabel="% of block references hit")
         panel.set_ylim(bottom=0)
-        panel.grid(alpha=0.3)
-    panels[-1].legend(fontsize=8, loc="lower right")
-    figure.suptitle(f"{bench.model.name}; gray line: room on an H200", fontsize=9)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    style.legend(panels[-1], "lower right")
+    figure.suptitle(f"{found.model.name}; gray line: room on an H200", fontsize=9)
+    return figure
 
 
-def record_of(bench: Bench, trace: Trace, rows: Iterable[Row], complete: bool) -> Record:
-    """One trace's record."""
-    counted = {"references": trace.references, "distinct": trace.distinct}
-    counted |= {"ceiling": trace.ceiling, "requests": len(trace.stream)}
-    for row in rows:
-        for name in ("blocks", "hits", "refused", "lru", "optimum"):
-            counted[f"{row.gib} GiB, {name}"] = getattr(row, name)
-    return Record(
-        suite=SUITE,
-        subject=subject_of(bench.entry),
-        environment=capture(seed="none"),
-        options={
-            "trace": trace.name,
-            "model": bench.model.name,
-            "limit": "none" if bench.limit is None else str(bench.limit),
-            "complete": "yes" if complete else "no",
-        },
-        counters=counted,
-    )
+# ------------------------------------------------------------------------------------------ stored
+
+OF_TRACE = ("block_tokens", "requests", "longest", "references", "distinct", "ceiling")
+OF_ROW = ("blocks", "hits", "refused", "lru", "optimum")
+
+
+def records_of(bench: Bench, complete: bool) -> list[Record]:
+    """One for each trace; all of one run."""
+    environment = capture(seed="none")
+    options = {
+        "model": next(name for name, one in MODELS.items() if one == bench.found.model),
+        "limit": "none" if bench.limit is None else str(bench.limit),
+        "complete": "yes" if complete else "no",
+    }
+    return [
+        Record(
+            suite=SUITE,
+            subject=subject_of(bench.entry),
+            environment=environment,
+            options={**options, "trace": trace.name, "row": str(number)},
+            counters={name: getattr(trace, name) for name in OF_TRACE}
+            | {f"{row.gib} GiB, {name}": getattr(row, name) for row in rows for name in OF_ROW},
+        )
+        for number, (trace, rows) in enumerate(bench.found.traces)
+    ]
+
+
+def of_record(record: Record) -> tuple[Trace, list[Row]]:
+    """What was recorded of a trace."""
+    counted = record.counters
+    trace = Trace(record.options["trace"], *(counted[name] for name in OF_TRACE))
+    sizes = dict.fromkeys(int(name.split()[0]) for name in counted if " GiB, " in name)
+    return trace, [Row(gib, *(counted[f"{gib} GiB, {name}"] for name in OF_ROW)) for gib in sizes]
+
+
+def made(results: Path) -> Made:
+    """Of the last complete run in the folder; `BadRecord` without one."""
+    records = stored(results / RECORDS, SUITE)
+    manager, model = records[0].subject.name, MODELS[records[0].options["model"]]
+    return _made(Found(manager, model, [of_record(record) for record in records]))
+
+
+def _made(found: Found) -> Made:
+    return Made(NAME, page(found), {CHART: lambda: chart(found)})
 
 
 # ------------------------------------------------------------------------------------ command line
@@ -322,10 +356,10 @@ def _bench(options: argparse.Namespace) -> Bench:
     declared = replace(entry.declaration, capabilities=offered)
     return Bench(
         replace(entry, declaration=declared),
-        MODELS[options.model],
         options.trace or TRACES,
         sorted(options.gib or SIZES),
         options.limit,
+        Found(entry.name, MODELS[options.model]),
     )
 
 
@@ -353,21 +387,22 @@ def main(arguments: list[str] | None = None) -> int:
         except (NoTrace, NoBlocks, BadTrace) as error:
             print(error, file=sys.stderr)
             status = USAGE_ERROR
-    for trace, rows in bench.found if options.record is not None else ():
-        write(record_of(bench, trace, rows, not status), options.record)
     if options.check and not status:
-        return 0 if is_stored(page(bench), PAGE) else 1
-    _show(bench)
-    if not status and not narrowed:
-        PAGE.write_text(page(bench), encoding="utf-8")
-        chart(bench, CHART)
+        return told(stale(_made(bench.found)))
+    published = [] if status or narrowed else [RESULTS / RECORDS]
+    for record in records_of(bench, not status):
+        for folder in [options.record] * (options.record is not None) + published:
+            write(record, folder)
+    _show(bench.found)
+    if published:
+        publish(made(RESULTS))
     return status
 
 
-def _show(bench: Bench) -> None:
+def _show(found: Found) -> None:
     console = Console()
-    for trace, rows in bench.found:
-        shown = table(trace, rows, bench)
+    for trace, rows in found.traces:
+        shown = table(trace, rows, found)
         console.width = max(console.width, Console(width=1000).measure(shown).maximum)
         console.print(shown)
 

@@ -1,31 +1,27 @@
 """The page of the control plane, from stored records.
 
-``python -m kvassay.suites.benchmarks.control_page`` writes `results/control_plane.md` and
-`results/control_plane.png` from the records in `results/control` (`kvassay bench control --record
-results/control`, once in the environment of each engine); ``--check`` says whether the stored page
-is the one that they make.
+``python -m kvassay.suites.benchmarks.control_page`` writes `results/control_plane.md` and its
+charts from the records in `results/control` (`kvassay bench control --record results/control`, once
+in the environment of each engine); ``--check`` says whether what is stored is what they make.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from kvassay.harness.control.pairing import Ratio, ratio
 from kvassay.harness.record import BadRecord, Record, read_all
+from kvassay.harness.report import growth
+from kvassay.harness.report.charts import Chart, figure
 from kvassay.suites.benchmarks.control import LIFE, SUITE
+from kvassay.suites.benchmarks.stored import Made, command, image
 
-RESULTS = Path(__file__).parents[2] / "results"
-RECORDS, PAGE, CHART = (
-    RESULTS / "control",
-    RESULTS / "control_plane.md",
-    RESULTS / "control_plane.png",
-)
+NAME, RECORDS = "control_plane", "control"
 STEPS = {"one at a time": "steps, 1 requests", "64 at a time": "steps, 64 requests"}
 """Batches whose ratios are told."""
 REQUEST = (*(("prepare", 1), ("look_up", 1), ("reserve", 1), ("publish", 1)), ("append", 4))
@@ -119,7 +115,7 @@ and publishes generated tokens at the release only. Events are off everywhere.
 """
 
 
-def page(runs: Sequence[Together]) -> str:
+def page(runs: Sequence[Together], charts: Sequence[Chart] = ()) -> str:
     """All of it as Markdown."""
     parts = [TEXT]
     for run in runs:
@@ -140,7 +136,10 @@ def page(runs: Sequence[Together]) -> str:
             if run.metrics(experiment):
                 parts.append(f"### {words}\n")
                 parts.append(times(run, experiment))
-    parts.append("![How a request's life grows with the pool](control_plane.png)\n")
+    if charts:
+        parts.append("## How a request's life grows\n")
+        parts.append(f"{charts[0].note}\n")
+        parts += [f"{image(chart.name, chart.title)}\n" for chart in charts]
     return "\n".join(parts)
 
 
@@ -173,57 +172,20 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def chart(runs: Sequence[Together], path: Path) -> None:
-    """The life of a request over the size of the pool."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for run in runs:
-        for name in run.names:
-            for picked, style in (("hot", "o-"), ("random", "s--")):
-                _curve(axes, run, name, picked, style)
-    axes.set(xscale="log", yscale="log", xlabel="blocks in the pool", ylabel="us per request")
-    axes.legend(fontsize=7)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)
-
-
-def _curve(axes: Any, run: Together, name: str, picked: str, style: str) -> None:
-    points = [
-        (int(metric.split()[1]), 1e6 * median(run.seconds(name, metric)))
-        for metric in run.metrics("pool")
-        if f", {picked}:" in metric
-    ]
-    if points:
-        beside = f" (beside {run.names[1]})" if name == run.names[0] and len(run.names) > 1 else ""
-        label = f"{name}{beside}, block {run.block_size}, {picked}"
-        axes.plot(*zip(*points, strict=True), style, label=label)
+def made(results: Path) -> Made:
+    """Of the records in the folder; `BadRecord` without a complete set."""
+    records = read_all([results / RECORDS])
+    runs = together(records)
+    if not runs:
+        raise BadRecord(f"{results / RECORDS}: no complete set of records")
+    charts = list(growth.charts(records))
+    drawn = {chart.name: partial(figure, chart) for chart in charts}
+    return Made(NAME, page(runs, charts), drawn)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write page and chart, or compare; 1 where the page is another."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--check", action="store_true", help="compare with what is stored")
-    options = parser.parse_args(arguments)
-    try:
-        runs = together(read_all([RECORDS]))
-    except BadRecord as error:
-        print(error, file=sys.stderr)
-        return 2
-    if not runs:
-        print(f"{RECORDS}: no complete set of records", file=sys.stderr)
-        return 2
-    text = page(runs)
-    if options.check:
-        same = PAGE.read_text(encoding="utf-8") == text
-        print("the stored page is what the records say" if same else f"{PAGE.name} is another")
-        return 0 if same else 1
-    PAGE.write_text(text, encoding="utf-8")
-    chart(runs, CHART)
-    return 0
+    """From the command line."""
+    return command(made, __doc__, arguments)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,31 @@
 """What was measured of a whole engine's first tokens, as a table and as a page, from records alone.
 
-``python -m kvassay.suites.benchmarks.engine_page`` writes `results/engine.md` from the last
-complete run in `results/engine` (`kvassay bench engine --record results/engine`); ``--check`` says
-whether the stored page is the one that it makes. Records hold the time of every request, by round,
-with caching and without; ratios are formed here, and nothing else is known.
+``python -m kvassay.suites.benchmarks.engine_page`` writes `results/engine.md` and its chart from
+the last complete run in `results/engine` (`kvassay bench engine --record results/engine`);
+``--check`` says whether what is stored is what it makes. Records hold the time of every request, by
+round, with caching and without; ratios are formed here, and nothing else is known.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import comb
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 from kvassay.harness.record import BadRecord, Record
-from kvassay.suites.benchmarks.stored import is_stored, stored
+from kvassay.harness.report import style
+from kvassay.suites.benchmarks.stored import Made, command, image, stored
 
 SUITE = "engine-ttft"
-RESULTS = Path(__file__).parents[2] / "results"
-RECORDS, PAGE = RESULTS / "engine", RESULTS / "engine.md"
+NAME = RECORDS = "engine"
+CHART = "engine"
 ON, OFF = "ttft, caching on", "ttft, caching off"
 FOUND, INTENDED = "hit rate", "hit rate, intended"
 LOAD = "load average"
@@ -32,7 +33,6 @@ UNRELATED = "unrelated"
 CONFIDENCE = 0.95
 LEAST = 6
 """Rounds of which an interval can be told."""
-USAGE_ERROR = 2
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float]:
@@ -177,6 +177,8 @@ a step; {time}. {load}; one process that computes is 1.
 
 {tax}
 
+{chart}
+
 - Milliseconds from the intended start of a request to the first chunk that carries a token (`ttft`
   in `results/metrics.md`), as the client sees it, all rounds together. *on / off*: for each request
   its time with caching over its time without, the median over a round's requests, and of these the
@@ -220,25 +222,65 @@ def page(records: Sequence[Record]) -> str:
         rule=" | ".join(["---", *["---:"] * (len(HEADINGS) - 1)]),
         body=body,
         tax="\n".join(f"{line[0].upper()}{line[1:]}.\n" for line in taxes(rows)).rstrip(),
+        chart=image(CHART, CAPTION),
         least=LEAST,
         block=options["block_size"],
     )
 
 
+CAPTION = "Time to the first token of vLLM with prefix caching, as a share of the time without it"
+APART = 0.2
+"""Between two ways to ask, on an axis of workloads."""
+
+
+def chart(rows: Sequence[Row]) -> Any:
+    """What caching leaves of the time to the first token: a place for each workload, by hits."""
+    figure, (axes,) = style.panels(1, 6.4)
+    intended = {row.workload: row.intended for row in rows}
+    ordered = sorted(intended, key=lambda workload: intended[workload])
+    places = {workload: number for number, workload in enumerate(ordered)}
+    for number, way in enumerate(dict.fromkeys(row.way for row in rows)):
+        own = [row for row in rows if row.way == way]
+        middles = [median(row.ratios) for row in own]
+        ends = [_ends(row.ratios) for row in own]
+        around = [
+            [middle - low for middle, (low, _) in zip(middles, ends, strict=True)],
+            [high - middle for middle, (_, high) in zip(middles, ends, strict=True)],
+        ]
+        where = [places[row.workload] + APART * (number - 1) for row in own]
+        look = {"color": style.colour(number), "marker": style.marker(number), "linestyle": "none"}
+        axes.errorbar(where, middles, yerr=around, label=way, capsize=3, **look)
+    left = [1 - intended[workload] for workload in places]
+    axes.plot(
+        list(places.values()),
+        left,
+        "_",
+        color=style.INK,
+        markersize=24,
+        label="1 - hits: prefill alone, linear",
+    )
+    names = [f"{workload}\n{100 * intended[workload]:.0f} % shared" for workload in places]
+    axes.set_xticks(list(places.values()), names)
+    axes.set(ylabel="TTFT, caching on / off", ylim=(0, None))
+    style.legend(axes, "upper right")
+    return figure
+
+
+def _ends(ratios: Sequence[float]) -> tuple[float, float]:
+    """Of the interval of their median, or of all of them where there is none."""
+    return interval(ratios) if len(ratios) >= LEAST else (min(ratios), max(ratios))
+
+
+def made(results: Path) -> Made:
+    """Of the last complete run in the folder; `BadRecord` without one."""
+    records = stored(results / RECORDS, SUITE)
+    rows = [row_of(record) for record in records]
+    return Made(NAME, page(records), {CHART: lambda: chart(rows)})
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Write the page, or compare; 1 where the page is another, 2 without a run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--check", action="store_true", help="compare with what is stored")
-    options = parser.parse_args(arguments)
-    try:
-        text = page(stored(RECORDS, SUITE))
-    except BadRecord as error:
-        print(error, file=sys.stderr)
-        return USAGE_ERROR
-    if options.check:
-        return 0 if is_stored(text, PAGE) else 1
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    """From the command line; 1 where the page is another, 2 without a run."""
+    return command(made, __doc__, arguments)
 
 
 if __name__ == "__main__":

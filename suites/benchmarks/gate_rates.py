@@ -3,9 +3,10 @@
     python -m kvassay.suites.benchmarks.gate_rates --output results
 
 Rounds of the gate are taken of `radix` against itself and against `radix` with an admission that
-takes longer by a known part. A gate of n rounds is n of them, drawn at random without replacement,
-many times over: so one bank of rounds tells of every n, on the noise of this very machine. Rounds
-of all contenders take turns, so that they have seen the same machine.
+takes longer by a known part (both with a watch on it, which is what makes the part known). A gate
+of n rounds is n of them, drawn at random without replacement, many times over: so one bank of
+rounds tells of every n, on the noise of this very machine. Rounds of all contenders take turns, so
+that they have seen the same machine.
 """
 
 from __future__ import annotations
@@ -29,32 +30,32 @@ from kvassay.harness.gate.deciding import Decision, change
 from kvassay.harness.gate.parts import ROUNDS
 from kvassay.harness.gate.sides import Side, timed
 from kvassay.harness.gate.thresholds import load
+from kvassay.harness.record import BadRecord
 from kvassay.impls.faulty.slow import PERCENT, slower
 from kvassay.suites.benchmarks.arguments import positive
+from kvassay.suites.benchmarks.stored import Made, stale, told, write
 
 NUMBERS = (12, 16, 24, 32, 48)
 """Rounds of a gate."""
 DRAWN = 400
 """Gates of each size."""
 SLOWED = "admission"
-BANK, PAGE = "gate.json", "gate.md"
+BANK, NAME = "gate.json", "gate"
 Bank = dict[str, dict[str, list[float]]]
 """Ratios of head to base: by contender, by time, round after round."""
 
 
-def head(percent: int) -> Side:
-    """`radix`, slower by so much; itself for 0."""
-    if not percent:
-        return Side("head", "radix")
-    return Side("head", "kvassay.impls.faulty.slow", slower(percent))
+def side(label: str, percent: int) -> Side:
+    """`radix`, slower by so much."""
+    return Side(label, "kvassay.impls.faulty.slow", slower(percent))
 
 
 def measure(bank: Bank, rounds: int, watch: Any) -> None:
     """Add rounds to a bank, each contender by turns."""
-    base, least = Side("base", "radix"), 10
+    base, least = side("base", 0), 10
     for _ in range(-(-rounds // least)):
-        for percent in (0, *PERCENT):
-            found, why = timed(base, head(percent), least, watch)
+        for percent in PERCENT:
+            found, why = timed(base, side("head", percent), least, watch)
             if why:
                 raise RuntimeError(why)
             kept = bank.setdefault(str(percent), {})
@@ -165,10 +166,15 @@ def page(bank: Bank, environment: Environment, load_average: str) -> str:
     return head_text + "\n".join(rows) + "\n" + foot
 
 
-def stored(folder: Path) -> str:
-    """The page, of what is stored."""
-    kept = json.loads((folder / BANK).read_text("utf-8"))
-    return page(kept["ratios"], Environment.model_validate(kept["environment"]), kept["load"])
+def made(results: Path) -> Made:
+    """The page, of the rounds that are stored; `BadRecord` without any."""
+    path = results / BANK
+    if not path.is_file():
+        raise BadRecord(f"{path}: no rounds are stored")
+    kept = json.loads(path.read_text("utf-8"))
+    return Made(
+        NAME, page(kept["ratios"], Environment.model_validate(kept["environment"]), kept["load"])
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -179,13 +185,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="only whether the page is its rounds'")
     options = parser.parse_args(arguments)
     if options.check:
-        same = stored(options.output) == (options.output / PAGE).read_text("utf-8")
-        print("the page is that of its rounds" if same else "the page is another than its rounds'")
-        return 0 if same else 1
+        return told(stale(made(options.output), options.output))
     bank: Bank = {}
     before = os.getloadavg()[0]
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("rounds", total=(1 + len(PERCENT)) * options.rounds)
+        bar = progress.add_task("rounds", total=len(PERCENT) * options.rounds)
         try:
             measure(bank, options.rounds, lambda: progress.advance(bar))
         except KeyboardInterrupt:
@@ -200,9 +204,9 @@ def main(arguments: list[str] | None = None) -> int:
     }
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / BANK).write_text(json.dumps(kept, indent=0) + "\n", encoding="utf-8")
-    text = stored(options.output)
-    (options.output / PAGE).write_text(text, encoding="utf-8")
-    print(text)
+    page_of_it = made(options.output)
+    write(page_of_it, options.output)
+    print(page_of_it.text)
     return 0
 
 

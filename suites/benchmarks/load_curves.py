@@ -249,7 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
     for record in made if options.record is not None else ():
         write(record, options.record)
     if options.page is not None and not status:
-        options.page.write_text(page(made, options.page.with_suffix(".png").name), "utf-8")
+        options.page.write_text(page(made), "utf-8")
     return status
 
 

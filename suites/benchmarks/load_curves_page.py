@@ -1,7 +1,7 @@
 """Load curves as a table, a page and a chart, from records alone.
 
 ``python -m kvassay.suites.benchmarks.load_curves_page`` writes `results/load_curves.md` and
-`results/load_curves.png` from the last complete run in `results/load_curves` (`kvassay bench curve
+its chart from the last complete run in `results/load_curves` (`kvassay bench curve
 --record results/load_curves`); ``--check`` says whether the stored page is the one that it makes.
 Percentiles are of all requests: one that is not complete counts as one that takes for ever, and a
 percentile that falls on such a request has no number.
@@ -9,7 +9,6 @@ percentile that falls on such a request has no number.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,19 +21,15 @@ from rich.table import Table
 
 from kvassay.harness.load.saturation import GROWS, KEPT_UP, LEAST, METRICS, verdict
 from kvassay.harness.metrics.metric import Measured, Per
-from kvassay.harness.record import BadRecord, Record
-from kvassay.suites.benchmarks.stored import is_stored, stored
+from kvassay.harness.record import Record
+from kvassay.harness.report import style
+from kvassay.suites.benchmarks.stored import Made, command, image, stored
 
 SUITE = "load-curve"
 LOAD = "load average"
-RESULTS = Path(__file__).parents[2] / "results"
-RECORDS, PAGE, CHART = (
-    RESULTS / "load_curves",
-    RESULTS / "load_curves.md",
-    RESULTS / "load_curves.png",
-)
+NAME = RECORDS = CHART = "load_curves"
+CAPTION = "Latency, throughput and goodput of two vLLM servers by arrival rate"
 ENDINGS = ("requests_complete", "requests_cancelled", "requests_failed", "requests_truncated")
-USAGE_ERROR = 2
 
 
 @dataclass(frozen=True)
@@ -170,7 +165,7 @@ the measurement included.
 | {rule} |
 {body}
 
-![latency, throughput and goodput by arrival rate]({chart})
+{chart}
 {errors}
 - An open loop: Poisson arrivals that wait for no server, the same prompts at the same times for
   both servers, which take turns. Prompts are of the workload `{workload}`
@@ -194,7 +189,7 @@ the measurement included.
 """
 
 
-def page(records: Sequence[Record], chart: str) -> str:
+def page(records: Sequence[Record]) -> str:
     """All of `load_curves.md`, of the records of one run."""
     points = in_order([point_of(record) for record in records])
     first = records[0]
@@ -216,7 +211,7 @@ def page(records: Sequence[Record], chart: str) -> str:
         head=" | ".join(HEADINGS),
         rule=" | ".join("---" if heading in left else "---:" for heading in HEADINGS),
         body="\n".join(f"| {' | '.join(cells(point))} |" for point in points),
-        chart=chart,
+        chart=image(CHART, CAPTION),
         errors="".join(f"\n- {line}." for line in _errors(points)) + "\n",
         workload=options["workload"],
         settings=options["settings"] or "its defaults",
@@ -237,46 +232,33 @@ def _errors(points: Sequence[Point]) -> Iterator[str]:
 
 # ------------------------------------------------------------------------------------------- chart
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
-"""Of Okabe and Ito, which most colour-blind people tell apart."""
-MARKERS = "osD^"
 
-
-def draw(points: Sequence[Point], file: Path) -> None:
+def chart(points: Sequence[Point]) -> Any:
     """Latencies, and what was achieved, by arrival rate; saturated points are hollow."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    first, gaps, achieved = figure.subplots(1, 3)
+    figure, (first, gaps, achieved) = style.panels(3)
     points = in_order(points)
-    for number, server in enumerate(dict.fromkeys(point.server for point in points)):
+    for place, server in enumerate(dict.fromkeys(point.server for point in points)):
         own = [point for point in points if point.server == server]
-        style = {"color": COLORS[number % 4], "marker": MARKERS[number % 4]}
         for panel, tag in ((first, "ttft"), (gaps, "tpot")):
             for percent, line in ((50, "-"), (99, "--")):
                 values = [point.percentile(tag, percent) for point in own]
                 found = [None if value is None else 1e3 * value for value in values]
-                _line(panel, own, found, line, f"{server}, p{percent}", style)
+                _line(panel, own, found, line, f"{server}, p{percent}", place)
         for tag, line in (("departure_rate", "-"), ("goodput", "--")):
-            name = tag.replace("_rate", "s")
-            _line(achieved, own, [point.values[tag] for point in own], line, name, style, server)
+            name = f"{server}, {tag.replace('_rate', 's')}"
+            _line(achieved, own, [point.values[tag] for point in own], line, name, place)
     most = max(point.values["arrival_rate"] or 0.0 for point in points)
-    achieved.plot([0, most], [0, most], ":", color="gray", label="all that arrives")
+    achieved.plot([0, most], [0, most], ":", color=style.GREY, label="all that arrives")
     for panel in (first, gaps, achieved):
         panel.set_xlabel("arrivals, 1/s")
         panel.set_xlim(left=0)
-        panel.grid(alpha=0.3)
-    first.set_yscale("log")
-    gaps.set_yscale("log")
-    first.set_ylabel("time to first token, ms")
-    gaps.set_ylabel("time per output token, ms")
+    first.set(yscale="log", ylabel="time to first token, ms")
+    gaps.set(yscale="log", ylabel="time per output token, ms")
     achieved.set_ylabel("1/s")
-    first.legend(fontsize=7)
-    achieved.legend(fontsize=7)
+    style.legend(first)
+    style.legend(achieved)
     figure.suptitle("open loop, Poisson arrivals; hollow: saturated", fontsize=9)
-    figure.savefig(file, dpi=110, metadata={"Software": None})
+    return figure
 
 
 def _line(
@@ -284,35 +266,28 @@ def _line(
     points: Sequence[Point],
     values: Sequence[float | None],
     line: str,
-    name: str,
-    style: dict[str, str],
-    server: str = "",
+    label: str,
+    place: int,
 ) -> None:
     kept = [(p, v) for p, v in zip(points, values, strict=True) if v is not None]
     rates = [point.values["arrival_rate"] for point, _ in kept]
-    label = f"{server}, {name}" if server else name
-    panel.plot(rates, [value for _, value in kept], line, color=style["color"], label=label)
+    colour, marker = style.colour(place), style.marker(place)
+    panel.plot(rates, [value for _, value in kept], line, color=colour, label=label)
     for (point, value), rate in zip(kept, rates, strict=True):
-        face = "white" if point.saturated else style["color"]
-        panel.plot([rate], [value], style["marker"], color=style["color"], markerfacecolor=face)
+        face = "white" if point.saturated else colour
+        panel.plot([rate], [value], marker, color=colour, markerfacecolor=face)
+
+
+def made(results: Path) -> Made:
+    """Of the last complete run in the folder; `BadRecord` without one."""
+    records = stored(results / RECORDS, SUITE)
+    points = [point_of(record) for record in records]
+    return Made(NAME, page(records), {CHART: lambda: chart(points)})
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write page and chart, or compare; 1 where the page is another, 2 without a run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--check", action="store_true", help="compare with what is stored")
-    options = parser.parse_args(arguments)
-    try:
-        records = stored(RECORDS, SUITE)
-    except BadRecord as error:
-        print(error, file=sys.stderr)
-        return USAGE_ERROR
-    text = page(records, CHART.name)
-    if options.check:
-        return 0 if is_stored(text, PAGE) else 1
-    PAGE.write_text(text, encoding="utf-8")
-    draw([point_of(record) for record in records], CHART)
-    return 0
+    """From the command line; 1 where the page is another, 2 without a run."""
+    return command(made, __doc__, arguments)
 
 
 if __name__ == "__main__":

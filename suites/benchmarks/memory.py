@@ -1,6 +1,7 @@
 """KV memory by the way in which it is reserved: the PagedAttention paper's figure on public traces.
 
-``python -m kvassay.suites.benchmarks.memory`` writes `results/memory.md` and `results/memory.png`;
+``python -m kvassay.suites.benchmarks.memory`` writes `results/memory.json`, and of it
+`results/memory.md` and its charts;
 ``--check`` measures again and says whether the stored page is what comes out. All of it is
 counted, so the same traces give the same page. Memory by lengths alone needs no manager; what
 sharing saves is measured through the registered one (``--impl``, `paged`).
@@ -11,23 +12,32 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
+from kvassay.harness.assay import write_whole
 from kvassay.harness.contract import CacheManager
+from kvassay.harness.environment import capture
 from kvassay.harness.memory.lengths import LLAMA_3_8B, Lengths, lengths_of
 from kvassay.harness.memory.reserving import POLICIES, Policy, Use, at_the_end, over_life
 from kvassay.harness.memory.saturated import Saturated, saturate
 from kvassay.harness.memory.sharing import NOTHING, Saved, beam_search, parallel_sampling
+from kvassay.harness.record import Record, read
+from kvassay.harness.recording import subject_of
 from kvassay.harness.registry import Registration, find
+from kvassay.harness.report import style
 from kvassay.harness.traces.finding import NoTrace, requests
+from kvassay.suites.benchmarks.stored import RESULTS, Made, image, stale, told, write
 
-RESULTS = Path(__file__).parents[2] / "results"
-PAGE, CHART = RESULTS / "memory.md", RESULTS / "memory.png"
+NAME = "memory"
+PAGE, KEPT = RESULTS / f"{NAME}.md", RESULTS / f"{NAME}.json"
+CHART, SAVED = "memory", "memory_sharing"
+CAPTION = "Where the slots of a full pool are: filled, for later, never filled, free"
+SAVED_CAPTION = "Blocks that parallel sampling and beam search share"
 TRACES = ("azure-conversation", "azure-code", "mooncake-conversation", "mooncake-synthetic")
 DRAWN = ("azure-conversation", "mooncake-conversation")
 """Traces in the chart."""
@@ -210,7 +220,9 @@ search, on shorter prompts; the longer the prompt, the more of a table is shared
 
 {sharing}
 
-![Where the slots of a full pool are](memory.png)
+{chart}
+
+{saved}
 """
 
 
@@ -231,51 +243,49 @@ def page(rows: list[Row], sharing: list[Sharing], impl: str) -> str:
         sampled=SAMPLED,
         impl=impl,
         sharing=sharing_table(sharing),
+        chart=image(CHART, CAPTION),
+        saved=image(SAVED, SAVED_CAPTION),
     )
 
 
 # ------------------------------------------------------------------------------------------- chart
 
-PARTS = {
-    "filled": "tab:green",
-    "for later": "tab:olive",
-    "never filled": "tab:red",
-    "free": "lightgray",
-}
+PARTS = {"filled": 2, "for later": 5, "never filled": 4, "free": 3}
+"""Of a pool, and the place of each in the style."""
 
 
-def chart(rows: list[Row], sharing: list[Sharing], path: Path) -> None:
-    """Shares of a full pool for two traces, and the blocks that sharing saves."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, panels = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
-    for panel, trace in zip(panels, DRAWN, strict=False):
+def chart(rows: list[Row]) -> Any:
+    """Shares of a full pool for two traces."""
+    figure, panels = style.panels(len(DRAWN), 5.2, 4.4)
+    for panel, trace in zip(panels, DRAWN, strict=True):
         _bars(panel, [row for row in rows if row.trace == trace])
         panel.set(title=f"{trace}, {POOL:,} slots", ylabel="% of the pool", ylim=(0, 100))
-    panels[0].legend(loc="lower right")
-    for trace in SHARED:
+    style.legend_below(figure, panels[0], len(PARTS))
+    return figure
+
+
+def chart_of_sharing(sharing: list[Sharing]) -> Any:
+    """The blocks that sharing saves, by the number of branches."""
+    figure, (panel,) = style.panels(1, 6.4)
+    for place, trace in enumerate(SHARED):
         found = [row for row in sharing if row.trace == trace]
         where = [row.branches for row in found]
-        beams = [100 * row.beams.share for row in found]
-        (line,) = panels[2].plot(where, beams, "o-", label=f"{trace}, beams")
-        samples = [100 * row.sampling.share for row in found]
-        panels[2].plot(where, samples, "s--", color=line.get_color(), label=f"{trace}, samples")
-    panels[2].set(title="blocks saved by sharing", xlabel="branches", ylabel="%", ylim=(0, 100))
-    panels[2].set_xticks(BRANCHES)
-    panels[2].legend(loc="lower right")
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)
+        look = {"color": style.colour(place), "marker": style.marker(place)}
+        for name, line in (("beams", "-"), ("sampling", "--")):
+            shares = [100 * getattr(row, name).share for row in found]
+            panel.plot(where, shares, line, label=f"{trace}, {name}", **look)
+    panel.set(xlabel="branches", ylabel="blocks saved, %", ylim=(0, 100), xticks=BRANCHES)
+    style.legend(panel, "lower right")
+    return figure
 
 
 def _bars(panel: Any, rows: list[Row]) -> None:
     bottom = [0.0] * len(rows)
-    for part, color in PARTS.items():
+    for part, place in PARTS.items():
         heights = [100 * _parts(row.pool)[part] for row in rows]
         names = [row.policy.name.replace(", ", "\n") for row in rows]
-        panel.bar(names, heights, bottom=bottom, label=part, color=color)
+        look = {"color": style.colour(place), "hatch": style.hatch(place), "edgecolor": "white"}
+        panel.bar(names, heights, bottom=bottom, label=part, linewidth=0, **look)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     panel.tick_params(axis="x", labelsize=7, labelrotation=45)
 
@@ -284,6 +294,57 @@ def _parts(pool: Saturated) -> dict[str, float]:
     use = pool.use
     shares = (*(pool.share(part) for part in (use.filled, use.later, use.never)), pool.free)
     return dict(zip(PARTS, shares, strict=True))
+
+
+# ------------------------------------------------------------------------------------------ stored
+
+
+def record_of(rows: list[Row], sharing: list[Sharing], entry: Registration) -> Record:
+    """All that was counted: a finding for each policy on a trace, and for each way to branch."""
+    return Record(
+        suite=NAME,
+        subject=subject_of(entry),
+        environment=capture(seed="none"),
+        findings=[
+            *({**asdict(row), "policy": row.policy.name} for row in rows),
+            *(asdict(one) for one in sharing),
+        ],
+    )
+
+
+def of_record(record: Record) -> tuple[list[Row], list[Sharing]]:
+    """What `record_of` recorded."""
+    policies = {policy.name: policy for policy in POLICIES}
+    rows = [
+        Row(
+            one["trace"],
+            one["limit"],
+            policies[one["policy"]],
+            Use(**one["end"]),
+            Use(**one["life"]),
+            Saturated(**{**one["pool"], "use": Use(**one["pool"]["use"])}),
+        )
+        for one in record.findings
+        if "policy" in one
+    ]
+    sharing = [
+        Sharing(one["trace"], one["branches"], Saved(**one["sampling"]), Saved(**one["beams"]))
+        for one in record.findings
+        if "branches" in one
+    ]
+    return rows, sharing
+
+
+def made(results: Path) -> Made:
+    """Of the record in the folder; `BadRecord` without one."""
+    record = read(results / KEPT.name)
+    rows, sharing = of_record(record)
+    return _made(rows, sharing, record.subject.name)
+
+
+def _made(rows: list[Row], sharing: list[Sharing], impl: str) -> Made:
+    charts = {CHART: lambda: chart(rows), SAVED: lambda: chart_of_sharing(sharing)}
+    return Made(NAME, page(rows, sharing, impl), charts)
 
 
 # ------------------------------------------------------------------------------------ command line
@@ -319,13 +380,11 @@ def main(arguments: list[str] | None = None) -> int:
     except NoTrace as error:
         print(error, file=sys.stderr)
         return 2
-    text = page(rows, sharing, entry.name)
     if options.check:
-        same = PAGE.read_text(encoding="utf-8") == text
-        print("the stored page is what was measured" if same else f"{PAGE.name} says otherwise")
-        return 0 if same else 1
-    PAGE.write_text(text, encoding="utf-8")
-    chart(rows, sharing, CHART)
+        return told(stale(_made(rows, sharing, entry.name)))
+    record = record_of(rows, sharing, entry)
+    write_whole(KEPT, record.model_dump_json(indent=1) + "\n")
+    write(made(RESULTS))
     return 0
 
 

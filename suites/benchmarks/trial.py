@@ -30,8 +30,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from kvassay.harness.assay import write_whole
-from kvassay.harness.environment import capture
-from kvassay.harness.record import Record
+from kvassay.harness.environment import Environment, capture
+from kvassay.harness.record import read
 from kvassay.harness.trial.choice import FULL, PROFILES, Choice, choose, of_controls
 from kvassay.harness.trial.fate import Ended
 from kvassay.harness.trial.found import Effort
@@ -41,13 +41,13 @@ from kvassay.harness.trial.page import (
     SUMMARY,
     as_markdown,
     as_record,
+    of_record,
     removal,
     summary_row,
     told_needs,
-    with_removal,
 )
 from kvassay.harness.trial.planted import Family, Planted
-from kvassay.harness.trial.removal import Removed, drawn, removed
+from kvassay.harness.trial.removal import drawn, removed
 from kvassay.harness.trial.workers import LIMIT, catalogue, prepare, tried
 from kvassay.suites.benchmarks.arguments import positive
 
@@ -145,13 +145,19 @@ def with_necessity(matrix: Matrix, given: argparse.Namespace) -> Matrix:
     return replace(matrix, ended=ended, necessity=True)
 
 
-def without_some(ended: Sequence[Ended], given: argparse.Namespace) -> list[Removed]:
-    """Checks drawn at random, and what survives without each of them."""
+def without_some(matrix: Matrix, given: argparse.Namespace) -> Matrix:
+    """The same with checks drawn at random, and what survives without each of them."""
     known, all_of = _known(given), _all_of(given)
-    return [
-        removed(need, known, _without(given), all_of)
-        for need in drawn(needs(ended), given.remove, given.seed)
-    ]
+    asked = drawn(needs(_here(matrix.ended, given)), given.remove, given.seed)
+    rows = tuple(removed(need, known, _without(given), all_of) for need in asked)
+    return replace(matrix, removed=rows, seed=given.seed)
+
+
+def _here(ended: Sequence[Ended], given: argparse.Namespace) -> list[Ended]:
+    """Of the families that are asked for, and of what is known here."""
+    known, families = _known(given), given.family
+    here = [one for one in ended if one.key in known]
+    return [one for one in here if families is None or one.family in families]
 
 
 def _known(given: argparse.Namespace) -> dict[str, Planted]:
@@ -164,26 +170,6 @@ def _without(given: argparse.Namespace) -> Effort:
 
 def _all_of(given: argparse.Namespace) -> AllOf:
     return lambda asked: list(tried(given.catalogue, asked, given.workers))
-
-
-def from_record(given: argparse.Namespace) -> list[Ended]:
-    """How the trials of a stored run ended, of the faults that are known here."""
-    record = Record.model_validate_json(given.matrix.read_text(encoding="utf-8"))
-    known = _known(given)
-    prepare(given.catalogue, {one.family for one in known.values()})
-    found = map(Ended.of_dict, record.findings)
-    return [one for one in found if one.key in known and given.family in (None, [one.family])]
-
-
-def tell_removal(rows: Sequence[Removed], given: argparse.Namespace, console: Console) -> int:
-    """Say which faults survived, and write it into the page; 1 if a check let none survive."""
-    section = list(removal(rows, given.seed))
-    for line in section:
-        console.print(escape(line), soft_wrap=True)
-    if given.page is not None and given.page.is_file():
-        page = given.page.read_text(encoding="utf-8")
-        write_whole(given.page, with_removal(page, section))
-    return 0 if rows and all(row.survived for row in rows) else 1
 
 
 def tell(matrix: Matrix, console: Console) -> None:
@@ -206,13 +192,29 @@ def _of(matrix: Matrix, family: str) -> tuple[list[Ended], list[Ended]]:
     return faults, [one for one in matrix.controls if one.family == family]
 
 
-def keep(matrix: Matrix, given: argparse.Namespace) -> None:
+def keep(matrix: Matrix, environment: Environment, given: argparse.Namespace) -> None:
     """Write page and record, where they are asked for."""
-    environment = capture("derandomized")
     if given.page is not None:
         write_whole(given.page, as_markdown(matrix, environment))
     if given.record is not None:
         write_whole(given.record, as_record(matrix, environment).model_dump_json(indent=1) + "\n")
+
+
+def remove(given: argparse.Namespace, console: Console) -> int:
+    """Take checks out that a stored matrix says to be needed, and add what came of it."""
+    record = read(given.matrix)
+    matrix = of_record(record)
+    prepare(given.catalogue, {one.family for one in _known(given).values()})
+    matrix = without_some(matrix, given)
+    keep(matrix, record.environment, given)
+    return tell_removal(matrix, console)
+
+
+def tell_removal(matrix: Matrix, console: Console) -> int:
+    """Say which faults survived; 1 if a check let none survive."""
+    for line in removal(matrix):
+        console.print(escape(line), soft_wrap=True)
+    return 0 if matrix.removed and all(row.survived for row in matrix.removed) else 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -220,18 +222,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TRITON_INTERPRET", "1")
     given, console = options(arguments), Console()
     if given.remove is not None and not given.necessity:
-        return tell_removal(without_some(from_record(given), given), given, console)
+        return remove(given, console)
     matrix = run(given, console)
     if given.necessity and matrix.complete:
         matrix = with_necessity(matrix, given)
-    keep(matrix, given)
+        matrix = matrix if given.remove is None else without_some(matrix, given)
+    keep(matrix, capture("derandomized"), given)
     tell(matrix, console)
     if not matrix.complete:
         return BROKEN_OFF
     status = 1 if matrix.problems() else 0
-    if given.remove is not None:
-        status |= tell_removal(without_some(matrix.ended, given), given, console)
-    return status
+    return status if given.remove is None else status | tell_removal(matrix, console)
 
 
 if __name__ == "__main__":

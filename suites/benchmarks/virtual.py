@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice, product
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from kvassay.harness.assay import write_whole
 from kvassay.harness.contract import CacheManager, ContractError
 from kvassay.harness.environment import capture
 from kvassay.harness.record import Direction, Metric, Record, write
@@ -39,9 +40,18 @@ from kvassay.harness.virtual.outcome import OBJECTIVES, Outcome, outcome
 from kvassay.harness.virtual.simulate import Incoming, simulate
 from kvassay.harness.virtual.traffic import ticks, traffic
 from kvassay.harness.workloads.arrivals import recorded
-from kvassay.suites.benchmarks import virtual_chart
+from kvassay.suites.benchmarks.stored import write as publish
+from kvassay.suites.benchmarks.virtual_page import (
+    HEADINGS,
+    ITL,
+    NAME,
+    SUITE,
+    TTFT,
+    Line,
+    cells,
+    made,
+)
 
-SUITE = "virtual"
 USAGE_ERROR = 2
 INTERRUPTED = 130
 PERCENTILES = (50, 90, 99)
@@ -115,47 +125,38 @@ def _watched(
 # ----------------------------------------------------------------------------------------- showing
 
 
-HEADINGS = (
-    *("manager", "cache", "pool, tokens", "block", "arrivals, 1/s", "hits, %"),
-    *(f"ttft p{percent}, s" for percent in PERCENTILES),
-    *(f"itl p{percent}, ms" for percent in (50, 99)),
-    *("goodput, 1/s", "preempted", "failed", "took, s"),
-)
+def line_of(row: Row) -> Line:
+    """A case in the numbers that are told."""
+    case, got = row.case, row.got
+    return Line(
+        case.entry.name,
+        _on(case.cache),
+        case.pool_tokens,
+        case.block_size,
+        row.rate,
+        got.hit_rate,
+        _percentiles(got.ttft, TTFT),
+        _percentiles(got.itl, ITL),
+        got.goodput,
+        got.preemptions,
+        got.requests - got.complete,
+    )
+
+
+def _percentiles(samples: np.ndarray, percents: Sequence[int]) -> dict[str, float]:
+    if not len(samples):
+        return {}
+    return {str(percent): float(np.percentile(samples, percent)) for percent in percents}
 
 
 def table(rows: list[Row]) -> Table:
     """A row for each case."""
     shown = Table(show_edge=False, pad_edge=False)
-    for heading in HEADINGS:
+    for heading in (*HEADINGS, "took, s"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        shown.add_row(*_cells(row))
+        shown.add_row(*cells(line_of(row)), f"{row.took:.1f}")
     return shown
-
-
-def _cells(row: Row) -> Iterator[str]:
-    case, got = row.case, row.got
-    yield from (case.entry.name, _on(case.cache), f"{case.pool_tokens:,}", str(case.block_size))
-    yield from (f"{row.rate:.3g}", f"{100 * got.hit_rate:.1f}")
-    yield from (_percentile(got.ttft, percent, 1.0) for percent in PERCENTILES)
-    yield from (_percentile(got.itl, percent, 1e3) for percent in (50, 99))
-    yield from (f"{got.goodput:.3f}", f"{got.preemptions:,}", f"{got.requests - got.complete:,}")
-    yield f"{row.took:.1f}"
-
-
-def _percentile(samples: np.ndarray, percent: float, unit: float) -> str:
-    return f"{unit * float(np.percentile(samples, percent)):.3g}" if len(samples) else "-"
-
-
-def page(rows: list[Row], said: list[str], chart: str | None) -> str:
-    """The same as Markdown, without how long it took: equal for equal cases."""
-    cells = [HEADINGS[:-1], ("---:",) * (len(HEADINGS) - 1)]
-    cells += [tuple(_cells(row))[:-1] for row in rows]
-    lines = ["# Virtual time", "", *(f"{line}\n" for line in said)]
-    lines += [f"| {' | '.join(one)} |" for one in cells]
-    if chart is not None:
-        lines += ["", f"![latency and goodput against arrival rate]({chart})"]
-    return "\n".join(lines) + "\n"
 
 
 def record_of(row: Row) -> Record:
@@ -194,6 +195,17 @@ def record_of(row: Row) -> Record:
         options=row.case.options() | {"digest": got.digest, "error": sentence()},
         counters={name: int(getattr(got, name)) for name in counted},
         metrics=metrics,
+    )
+
+
+def summary_of(rows: Sequence[Row], told: dict[str, str]) -> Record:
+    """All rows as the page tells them: without samples, which are in a record of each."""
+    return Record(
+        suite=SUITE,
+        subject=subject_of(rows[0].case.entry),
+        environment=capture(seed="none"),
+        options=told,
+        findings=[asdict(line_of(row)) for row in rows],
     )
 
 
@@ -243,7 +255,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--step-tokens", type=int, default=8192, help="computed in a step, at most (8192)")
     add("--as-recorded", action="store_true", help="do not spread arrivals out of coarse ticks")
     add("--record", type=Path, help="folder for a record of each row")
-    add("--output", type=Path, help="folder for the table and a chart: virtual.md, virtual.png")
+    add(
+        "--output",
+        type=Path,
+        help="folder for virtual.json, and a page and chart of it",
+    )
     return parser
 
 
@@ -293,11 +309,12 @@ def main(arguments: list[str] | None = None) -> int:
         if options.record is not None:
             write(record_of(row), options.record)
     if options.output is not None:
-        chart = options.output / "virtual.png"
-        points = [virtual_chart.Point(row.rate, _series(row), row.got) for row in rows]
-        virtual_chart.draw(points, f"{machine.name}, {options.trace}. {sentence()}", chart)
-        text = page(rows, said, chart.name)
-        (options.output / "virtual.md").write_text(text, encoding="utf-8")
+        keys = ("machine", "trace", "goodput", "chart")
+        told = dict(zip(keys, (*said[:3], f"{machine.name}, {options.trace}"), strict=True))
+        options.output.mkdir(parents=True, exist_ok=True)
+        record = summary_of(rows, told)
+        write_whole(options.output / f"{NAME}.json", record.model_dump_json(indent=1) + "\n")
+        publish(made(options.output), options.output)
     return status
 
 

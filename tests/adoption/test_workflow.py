@@ -18,6 +18,7 @@ import pytest
 yaml = pytest.importorskip("yaml", reason="reading a workflow needs pyyaml")
 REPOSITORY = Path(__file__).parents[2]
 WORKFLOW = REPOSITORY / "suites" / "adoption" / "kvassay.yml"
+PLUGIN = "kvassay.harness.plugin"
 BRIDGE = REPOSITORY / "impls" / "bridge" / "kvassay_adapter.py"
 CACHE = '''
 """A paged cache without prefixes; a block goes back when its request leaves."""
@@ -160,6 +161,42 @@ def test_the_harness_installs_into_an_environment_of_its_own(stranger: Path) -> 
     assert installed.returncode == 0, installed.stderr[-3000:]
     done = run("Assay", stranger, PYTHONPATH="", PYTEST_ADDOPTS="")
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.long
+def test_the_source_distribution_installs_and_assays_from_another_folder(tmp_path: Path) -> None:
+    """The wheel is tried by `tox run -e wheel`."""
+    source, away, made = tmp_path / "source", tmp_path / "away", tmp_path / "dist"
+    left = shutil.ignore_patterns(".git", ".tox", "build", "*.egg-info", "__pycache__", ".*_cache")
+    shutil.copytree(REPOSITORY, source, ignore=left)
+    away.mkdir()
+    python = tmp_path / "venv" / "bin" / "python"
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    alone["PIP_CONSTRAINT"] = str(REPOSITORY / "constraints.txt")
+
+    def do(*command: object, cwd: Path = away) -> str:
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=cwd,
+            env=alone,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    do(sys.executable, "-m", "venv", tmp_path / "venv")
+    do(python, "-m", "pip", "install", "--quiet", "build")
+    do(python, "-m", "build", "--sdist", "--outdir", made, source)
+    (sdist,) = made.glob("*.tar.gz")
+    do(python, "-m", "pip", "install", "--quiet", sdist)
+    where = do(python, "-c", "import kvassay; print(kvassay.__file__)").strip()
+    assert Path(where).is_relative_to(tmp_path / "venv")
+    few = ("--impl", "radix", "--impl", "radix-index", "--examples", "20")
+    said = do(python, "-m", "pytest", "--pyargs", "kvassay.suites", "-p", PLUGIN, *few)
+    assert "A3  release exactly once" in said
+    assert "P6  splitting is invisible" in said
 
 
 def test_the_action_and_the_workflow_assay_alike() -> None:

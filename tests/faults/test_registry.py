@@ -8,6 +8,7 @@ import pytest
 
 from kvassay.harness.attention.law import KERNEL_LAW, WHOLE_LAW
 from kvassay.harness.index.law import LAW as INDEX_LAW
+from kvassay.harness.inside.law import INSIDE_LAW
 from kvassay.harness.invariants import LAW
 from kvassay.harness.load.known.law import METRIC_LAW
 from kvassay.harness.pairs.law import PAIR_LAW
@@ -27,6 +28,7 @@ LAWS = {
     KERNELS: KERNEL_LAW,
     (Family.RIG,): ENGINE_LAW,
     (Family.METRICS,): METRIC_LAW,
+    (Family.INSIDE,): INSIDE_LAW,
 }
 
 
@@ -60,7 +62,7 @@ def test_every_invariant_has_faults_of_two_shapes(families: tuple[Family, ...]) 
 @pytest.mark.parametrize("one", FAULTS, ids=lambda one: one.key)
 def test_a_fault_is_told_in_full(one: Planted) -> None:
     assert one.accepted
-    assert one.accepted <= {*WHOLE_LAW, *PAIR_LAW}
+    assert one.accepted <= {*WHOLE_LAW, *PAIR_LAW, *INSIDE_LAW}
     assert one.marks(), "nobody could see whether its code is run"
     assert one.hides or one.family in KERNELS
 

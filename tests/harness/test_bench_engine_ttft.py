@@ -272,8 +272,8 @@ def test_ctrl_c_keeps_what_was_measured(
     assert "few-shot, in process" in said
     (kept,) = read_all([tmp_path])
     assert (kept.options["workload"], kept.options["complete"]) == ("few-shot", "no")
-    monkeypatch.setattr(engine_page, "RECORDS", tmp_path)
-    assert engine_page.main([]) == engine_page.USAGE_ERROR
+    monkeypatch.setattr(engine_page, "RECORDS", "")
+    assert engine_page.main(["--results", str(tmp_path)]) == engine_ttft.USAGE_ERROR
     assert "no complete run" in capsys.readouterr().err
 
 

@@ -4,8 +4,8 @@ Each case is compared with the same problem in the plainest place: blocks in ord
 dense rows. Block ids alone must change no bit where the kernel claims determinism=batch or more (a
 request's ids depend on its batch); with other strides, or a weaker claim, the result has to be
 right within the rounding budget. Ids on both sides of 2**15 and 2**16, and blocks more than 2**31
-elements apart, show addresses that are computed in too few bits; as those may end the process,
-another one tries first where it can.
+elements apart, show addresses that are computed in too few bits; as those may end the process, or
+not, by what happens to lie there, another one judges them where it can.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.lengths import Seqs
 from kvassay.harness.attention.oracle_kernel import twisted
 from kvassay.harness.attention.probes.bits import Law, Run, compared
-from kvassay.harness.attention.probes.elsewhere import fatal
+from kvassay.harness.attention.probes.elsewhere import Untold, judged
 from kvassay.harness.attention.probes.shapes import BLOCK_SIZES, HALF_FIRST, buffered, taken
 from kvassay.harness.attention.wrong import Anomaly, Wrong
 from kvassay.harness.contract import Determinism
 
 LAW = Law("K8", Anomaly.ADDRESS, "the same result wherever blocks and rows lie")
+HERE = f"{__name__}:judge_here"
 BLIND = (Determinism.NONE, Determinism.RUN)
 """Claims that say nothing about other ids."""
 SMALLEST = (16, 32, 64, 128, 256)
@@ -39,16 +40,20 @@ def judge(kernel: Kernel, case: Case) -> Wrong | None:
     """The same as in the plainest place."""
     if case.cache_layout is CacheLayout.V_IN_K:
         return _by_itself(kernel, case)
-    plain = replace(
-        case,
-        placement=Placement.IDENTITY,
-        cache_layout=CacheLayout.NHD,
-        row_layout=RowLayout.DENSE,
-    )
     if case.placement is Placement.HIGH or case.cache_layout is CacheLayout.FAR:
-        death = fatal(kernel, case, beside=plain)
-        if death is not None:
-            return Wrong(LAW.invariant, LAW.anomaly, LAW.expected, death)
+        try:
+            found = judged(kernel, case, HERE, beside=_plain(case))
+        except Untold:
+            return judge_here(kernel, case)
+        if isinstance(found, str):
+            return Wrong(LAW.invariant, LAW.anomaly, LAW.expected, found)
+        return found
+    return judge_here(kernel, case)
+
+
+def judge_here(kernel: Kernel, case: Case) -> Wrong | None:
+    """The same, in this process."""
+    plain = _plain(case)
     exact = replace(plain, placement=case.placement) == case
     return compared(
         kernel,
@@ -56,6 +61,15 @@ def judge(kernel: Kernel, case: Case) -> Wrong | None:
         kernel.build(case),
         LAW,
         exact=exact and kernel.declaration.determinism not in BLIND,
+    )
+
+
+def _plain(case: Case) -> Case:
+    return replace(
+        case,
+        placement=Placement.IDENTITY,
+        cache_layout=CacheLayout.NHD,
+        row_layout=RowLayout.DENSE,
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from kvassay.harness.attention.case import Case
 from kvassay.harness.attention.driver import Kernel
 from kvassay.harness.attention.guarded import Fate, Guard
-from kvassay.harness.attention.wrong import Refused
+from kvassay.harness.attention.wrong import Anomaly, Refused, Wrong
 from kvassay.harness.far import BridgeError, Far
 
 COMMAND = (
@@ -24,6 +24,10 @@ COMMAND = (
 """One thread: a fork has only one."""
 LIMIT = 3600.0
 """Seconds for one answer. The process has limits of its own; this one is for when they fail."""
+
+
+class Untold(Exception):
+    """Another process could not say."""
 
 
 def unreachable(kernel: Kernel) -> str | None:
@@ -37,8 +41,11 @@ def unreachable(kernel: Kernel) -> str | None:
     return None
 
 
-def tried(kernel: Kernel, case: Case, guard: Guard | None = None) -> Fate:
-    """What becomes of the kernel on a case. Raises `Refused` where it cannot be tried."""
+def tried(kernel: Kernel, case: Case, guard: Guard | None = None, judge: str = "") -> Fate:
+    """What becomes of the kernel on a case. Raises `Refused` where it cannot be tried.
+
+    `judge` ("module:function") is called there with kernel and case, instead of the kernel alone.
+    """
     reason = unreachable(kernel)
     if reason is not None:
         raise Refused(reason)
@@ -47,6 +54,7 @@ def tried(kernel: Kernel, case: Case, guard: Guard | None = None) -> Fate:
         "name": kernel.name,
         "case": asdict(case),
         "guard": guard,
+        "judge": judge,
     }
     try:
         reply = _process().ask("try", f",{json.dumps(asked)[1:-1]}")
@@ -54,7 +62,7 @@ def tried(kernel: Kernel, case: Case, guard: Guard | None = None) -> Fate:
         raise Refused(f"the process that tries kernels: {error}") from error
     if reply["outcome"] == "unknown":
         raise Refused(f"another process cannot try the kernel: {reply['text']}")
-    return Fate(str(reply["outcome"]), str(reply["text"]))
+    return Fate(str(reply["outcome"]), str(reply["text"]), tuple(reply["wrong"]))
 
 
 def fatal(kernel: Kernel, case: Case, beside: Case) -> str | None:
@@ -69,6 +77,28 @@ def fatal(kernel: Kernel, case: Case, beside: Case) -> str | None:
     except Refused:
         return None
     return f"the process is ended by {fate.text}"
+
+
+def judged(kernel: Kernel, case: Case, judge: str, beside: Case) -> Wrong | str | None:
+    """What a judge ("module:function") says of a case in another process, or how that was ended.
+
+    `beside` is the harmless case, to be survived. Raises `Refused` for what the kernel refuses, and
+    `Untold` where only a judgement made here can tell.
+    """
+    try:
+        fate = tried(kernel, case, judge=judge)
+        if fate.outcome == "killed" and tried(kernel, beside).outcome != "killed":
+            return f"the process is ended by {fate.text}"
+    except Refused as why:
+        raise Untold(str(why)) from why
+    if fate.outcome == "refused":
+        raise Refused(fate.text)
+    if fate.outcome == "wrong":
+        invariant, anomaly, expected, got, story = fate.wrong
+        return Wrong(invariant, Anomaly(anomaly), expected, got, tuple(story))
+    if fate.outcome != "ok":
+        raise Untold(fate.text)
+    return None
 
 
 def _reference(kernel: Kernel) -> str:

@@ -8,9 +8,11 @@ and not to be used. ``of contiguous`` is paged / contiguous.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from kvassay.harness.environment import capture
 from kvassay.harness.record import Direction, Metric, Record, Subject, write
+from kvassay.harness.report import style
 from kvassay.harness.roofline import bound, floor, work
 from kvassay.suites.benchmarks.kernels.measure import Row, Table
 
@@ -73,12 +75,13 @@ def _ratio(value: float | None, base: float | None) -> str:
 
 
 def keep(table: Table, folder: Path) -> None:
-    """Write one record per contender, ``kernels.md`` and ``kernels.png``."""
+    """Write one record per contender, ``kernels.md`` and its chart, as SVG and PNG."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in sorted({name for row in table.rows for name in row.timed}):
         write(_record(table, name), folder)
     (folder / "kernels.md").write_text("# Kernels\n\n" + page(table), encoding="utf-8")
-    _chart(table, folder / "kernels.png")
+    for file, content in style.files(_chart(table), SUITE).items():
+        (folder / file).write_bytes(content)
 
 
 def _record(table: Table, name: str) -> Record:
@@ -120,28 +123,23 @@ def _record(table: Table, name: str) -> Record:
     )
 
 
-def _chart(table: Table, path: Path) -> None:
+def _chart(table: Table) -> Any:
     """Measured / floor by shape, a line of points per contender."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     shapes = [row.shape.name for row in table.rows]
-    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.32 * len(shapes)), layout="constrained")
-    for name in sorted({name for row in table.rows for name in row.timed}):
+    figure, (axes,) = style.panels(1, 9, 1.5 + 0.32 * len(shapes))
+    for number, name in enumerate(sorted({name for row in table.rows for name in row.timed})):
         points = [
             (row.timed[name].median or 0.0) / _floor(table, row)
             for row in table.rows
             if name in row.timed
         ]
         places = [index for index, row in enumerate(table.rows) if name in row.timed]
-        axes.plot(points, places, "o", label=name)
-    axes.axvline(1.0, color="black", linewidth=1)
+        look = {"color": style.colour(number), "marker": style.marker(number)}
+        axes.plot(points, places, linestyle="none", label=name, **look)
+    axes.axvline(1.0, color=style.INK, linewidth=1)
     axes.set_yticks(range(len(shapes)), shapes)
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlabel("measured / floor (1: as fast as a plain copy or product)")
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    style.legend(axes)
+    return figure

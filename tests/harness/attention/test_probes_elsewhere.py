@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
@@ -227,15 +226,31 @@ def test_what_always_ends_its_process_says_nothing(odd: Make) -> None:
     assert fatal(odd("os.kill(os.getpid(), 11)"), CASE, beside=CASE) is None
 
 
+HIGH = replace(CASE, placement=Placement.HIGH)
+
+
 def test_so_is_a_far_address_that_kills(odd: Make) -> None:
-    case = next(
-        case
-        for case in addressing.cases(torch_kernel(), Random(0))
-        if case.placement is Placement.HIGH
-    )
-    wrong = addressing.judge(odd(f"{MANY} and os.kill(os.getpid(), 11)"), case)
+    wrong = addressing.judge(odd(f"{MANY} and os.kill(os.getpid(), 11)"), HIGH)
     assert wrong is not None
     assert (wrong.invariant, wrong.anomaly) == ("K8", Anomaly.ADDRESS)
+    assert "SIGSEGV" in wrong.got
+
+
+def test_a_far_address_that_happens_to_hold_something_is_judged_there(odd: Make) -> None:
+    """Whether a wild read ends a process is chance: where it did not, it still might here."""
+    home = os.getpid()
+    wild = f"if {MANY}: os.getpid() == {home} and os.kill({home}, 11); batch.query.add_(1)"
+    wrong = addressing.judge(odd(wild), HIGH)
+    assert wrong is not None
+    assert (wrong.invariant, wrong.got) == ("K13", "the input query was written")
+    assert addressing.judge(odd("pass"), HIGH) is None
+    with pytest.raises(Refused, match="not this"):
+        addressing.judge(odd("raise ValueError('not this')"), HIGH)
+
+
+def test_a_crash_there_is_told_of_here(odd: Make) -> None:
+    with pytest.raises(Crash, match="no such slot"):
+        addressing.judge(odd(f"if {MANY}: raise IndexError('no such slot')"), HIGH)
 
 
 def test_so_are_head_counts_that_kill(odd: Make) -> None:

@@ -39,12 +39,9 @@ def bench(serving: Serving, folder: Path, *more: str) -> int:
 
 
 def test_points_are_recorded_and_the_page_is_made_of_them(
-    serving: Serving,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    serving: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, page, chart = tmp_path / "records", tmp_path / "page.md", tmp_path / "page.png"
+    folder, page = tmp_path / "load_curves", tmp_path / "load_curves.md"
     assert bench(serving, folder, "--page", str(page)) == 0
     assert "one, 1000/s: departures" in " ".join(capsys.readouterr().err.split())
     slow, fast = sorted(read_all([folder]), key=lambda one: int(one.options["row"]))
@@ -62,14 +59,14 @@ def test_points_are_recorded_and_the_page_is_made_of_them(
     assert cells["saturated"].startswith("departures")
     assert f"- one, 1000 per second: {given_up} x cancelled: not finished after 0.3 s." in text
 
-    monkeypatch.setattr(load_curves_page, "RECORDS", folder)
-    monkeypatch.setattr(load_curves_page, "PAGE", page)
-    monkeypatch.setattr(load_curves_page, "CHART", chart)
-    assert load_curves_page.main(["--check"]) == 0
-    assert load_curves_page.main([]) == 0
-    assert chart.stat().st_size > 10_000
+    here = ["--results", str(tmp_path)]
+    assert load_curves_page.main(here) == 0
+    assert page.read_text(encoding="utf-8") == text
+    assert (tmp_path / "charts" / "load_curves.png").stat().st_size > 10_000
+    assert load_curves_page.main([*here, "--check"]) == 0
     page.write_text(text.replace("never", "0.1"))
-    assert load_curves_page.main(["--check"]) == 1
+    assert load_curves_page.main([*here, "--check"]) == 1
+    assert "load_curves.md is another" in capsys.readouterr().out
 
 
 def _require_samples(record: Record) -> None:
@@ -95,12 +92,12 @@ def test_ctrl_c_keeps_the_points_that_are_whole(
 
     monkeypatch.setattr(load_curves.Bench, "ask", ask)
     page = tmp_path / "page.md"
-    assert bench(serving, tmp_path / "records", "--page", str(page)) == load_curves.INTERRUPTED
-    (kept,) = read_all([tmp_path / "records"])
+    folder = tmp_path / load_curves_page.RECORDS
+    assert bench(serving, folder, "--page", str(page)) == load_curves.INTERRUPTED
+    (kept,) = read_all([folder])
     assert (kept.options["rate"], kept.options["complete"]) == ("50", "no")
     assert not page.exists()
-    monkeypatch.setattr(load_curves_page, "RECORDS", tmp_path / "records")
-    assert load_curves_page.main([]) == load_curves_page.USAGE_ERROR
+    assert load_curves_page.main(["--results", str(tmp_path)]) == load_curves.USAGE_ERROR
 
 
 @pytest.mark.parametrize(

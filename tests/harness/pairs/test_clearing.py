@@ -101,3 +101,28 @@ def test_a_kernel_that_lets_finite_garbage_in_is_at_fault(
     pair = make(HashedCache, Leaks, managing=DECLARATION, attending=kernel)
     found = verdict(Campaign(pair, Effort(20, seconds=60.0)).run())
     assert found.side is Side.KERNEL
+
+
+class WrongOnce:
+    """Every third answer is that of the call before, where the shape allows it."""
+
+    def __init__(self) -> None:
+        self._calls, self._last = 0, torch.empty(0)
+
+    def __call__(self, batch: AttentionBatch) -> AttentionResult:
+        right = oracle.attend(batch)
+        output = right.output.to(batch.query.dtype)
+        self._calls, last, self._last = self._calls + 1, self._last, output
+        if self._calls % 3 == 0 and last.shape == output.shape:
+            output = last
+        return AttentionResult(output, right.lse.float())
+
+
+def test_what_comes_out_right_when_asked_again_is_no_tail(make: Callable[..., Pair]) -> None:
+    kernel = Declaration(
+        capabilities=frozenset({Capability.CAUSAL, Capability.LSE}), tail=Tail.FINITE
+    )
+    pair = make(HashedCache, WrongOnce, managing=DECLARATION, attending=kernel)
+    found = verdict(Campaign(pair, Effort(20, seconds=60.0)).run())
+    assert (found.side, found.invariant) == (Side.KERNEL, "K4")
+    assert "asked once more" in str(found)

@@ -11,12 +11,13 @@ from typer.testing import CliRunner
 
 from kvassay.harness.cli import app
 from kvassay.harness.record import Direction, Metric, Record, write
+from kvassay.harness.report import style
 from kvassay.harness.report.building import NothingToShow, page
-from kvassay.harness.report.charts import INK, Chart, Line, files, svg
+from kvassay.harness.report.charts import THEME, Chart, Line, figure, svg
 from kvassay.harness.report.growth import charts
 from kvassay.harness.report.matrix import broken, matrix
 from kvassay.harness.report.measured import quantities, shown
-from kvassay.harness.report.published import PAGES, sections, tables
+from kvassay.harness.report.published import PAGES, images, sections, tables
 from kvassay.harness.verdict import Status
 
 REPOSITORY = Path(__file__).parents[3]
@@ -106,6 +107,21 @@ def test_published_pages_are_read_table_by_table() -> None:
     assert (found.caption, found.headings, found.rows) == ("A", ["x", "y"], [["1", "two"]])
 
 
+def test_charts_of_a_page_are_embedded(tmp_path: Path) -> None:
+    (tmp_path / "charts").mkdir()
+    for file in ("one.svg", "one.png", "two.png"):
+        (tmp_path / "charts" / file).write_text("x")
+    text = "".join(f"[![{n}](charts/{n}.png)](charts/{n}.svg)\n" for n in ("one", "two", "none"))
+    found = list(images(text, tmp_path))
+    assert found == [
+        ("data:image/svg+xml;base64,eA==", "one"),
+        ("data:image/png;base64,eA==", "two"),
+    ]
+    shown = {one.id: len(one.images) for one in sections(REPOSITORY / "results")}
+    assert shown["memory"] == 2
+    assert shown["ttft"] == 0
+
+
 def test_every_published_section_has_its_numbers() -> None:
     found = list(sections(REPOSITORY / "results"))
     assert len(found) >= 5
@@ -118,8 +134,11 @@ def test_stored_growth_becomes_charts() -> None:
 
     found = list(charts(read_all([REPOSITORY / "results" / "control"])))
     names = {chart.name: [line.name for line in chart.lines] for chart in found}
-    assert {"radix", "vllm"} <= set(names["control-pool-block-16"])
-    line = next(line for line in found[0].lines if line.name == "radix")
+    # Beside whom an implementation was measured is said where there were several runs.
+    assert {"radix (beside vllm)", "vllm"} <= set(names["control-pool-block-16"])
+    assert "radix" in names["control-prompt-block-1"]
+    (one,) = (chart for chart in found if chart.name == "control-prompt-block-1")
+    line = next(line for line in one.lines if line.name == "radix")
     assert line.low is not None
     assert line.high is not None
     for low, middle, high in zip(line.low, line.y, line.high, strict=True):
@@ -129,11 +148,11 @@ def test_stored_growth_becomes_charts() -> None:
 def test_a_chart_takes_the_colour_of_its_page() -> None:
     chart = Chart("c", "A <title>", "x", "y", [Line("one", [1, 2], [3, 4], [2, 3], [4, 5])])
     text = svg(chart)
-    assert INK not in text
+    assert THEME not in text
     assert "currentColor" in text
     assert "<title>" not in text
     assert svg(chart) == text  # the same to the byte
-    made = files(chart)
+    made = style.files(figure(chart), chart.name)
     assert made["c.png"].startswith(b"\x89PNG")
     assert made["c.svg"].startswith(b"<?xml")
 

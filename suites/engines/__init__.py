@@ -1,0 +1,1 @@
+"""Whole engines as black boxes."""

@@ -6,7 +6,8 @@ index or a pair is tried once more with the check taken out, if that was the onl
 it: where another had, that one would have without it too, as taking a check out changes no run in
 which it finds nothing. Managers and indexes are judged with the inspection that they offer, and
 once more without: then fewer checks see anything. Triton's kernels, for which the checks are those
-of the others, are left out: they are slow where they are interpreted.
+of the others, are left out: they are slow where they are interpreted; and engines seen from inside,
+of which one run is judged until somebody is convicted.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ managers, indexes and pairs that compares something and names what is wrong by o
 another; a check of the attention suite; a circumstance of rigs; an invariant of instruments. A
 fault that one check alone had found was tried again with that check taken out (the run goes on as
 if it had found nothing wrong), and stands here if nothing else convicted it then. Managers and
-indexes were judged with the inspection that they offer, and once more without. Triton's kernels,
-for which the checks are those of the others, were left out."""
+indexes were judged with the inspection that they offer, and once more without; kernels by 40 cases
+of each check. Left out are Triton's kernels, for which the checks are those of the others, and
+engines seen from inside."""
 OF_REMOVAL = """Drawn at random among all checks; each was taken out, by itself, and the faults that
 need it were judged without it. Made by `tox run -e trial -- --remove 10 --seed N`."""
 OF_INVARIANTS = """*named by*: faults that it may convict; *first*: those whose shortest

@@ -9,13 +9,14 @@ from kvassay.harness.record import Record
 from kvassay.suites.benchmarks import inside_page
 from kvassay.suites.benchmarks.inside_page import (
     CONVICTED,
+    NAME,
     OF_FAULTS,
     OF_SGLANG,
-    RECORDS,
     SUITE,
 )
-from kvassay.suites.benchmarks.stored import stored
+from kvassay.suites.benchmarks.stored import RESULTS, stored
 
+RECORDS = RESULTS / NAME
 ENGINES = [*stored(RECORDS, SUITE), *stored(RECORDS, OF_SGLANG)]
 FAULTS = stored(RECORDS, OF_FAULTS)
 

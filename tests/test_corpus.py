@@ -22,7 +22,7 @@ from kvassay.harness.scenario import load, to_json
 from kvassay.harness.session import Run, replay, without_inspection
 from kvassay.harness.subjects import SUBJECTS
 from kvassay.harness.violation import Violation
-from kvassay.impls.faulty import controls, indexes, managers, metrics, rig
+from kvassay.impls.faulty import controls, indexes, inside, managers, metrics, rig
 from kvassay.impls.faulty.hashed import DECLARATION, HashedCache, LiveRequest
 from kvassay.impls.faulty.managers import TwoStates
 
@@ -507,6 +507,9 @@ def test_the_table_says_of_a_report_what_is_so(number: str) -> None:
         return
     if where.startswith("rig "):
         assert {*named(where)} <= {*rig.FAULTS}
+        return
+    if where.startswith("inside "):
+        assert {*named(where)} <= {*inside.FAULTS}
         return
     assert named(where)
     for name in named(where):

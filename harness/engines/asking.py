@@ -69,18 +69,29 @@ class Told:
 
 
 async def ask(
-    engine: Engine, request: GenerationRequest, told: Told, *, leave: int | None = None
+    engine: Engine,
+    request: GenerationRequest,
+    told: Told,
+    *,
+    leave: int | None = None,
+    patience: float = PATIENCE,
 ) -> None:
-    """Stream one request into `told`; with `leave` its client goes after so many tokens."""
+    """Stream one request into `told`; with `leave` its client goes after so many tokens.
+
+    A stream that goes on for `patience` seconds is left, stuck, even if it never waits.
+    """
+    deadline = time.monotonic() + patience
     try:
         async with aclosing(engine.stream(request)) as events:  # type: ignore[type-var]
             async for event in events:
                 _note(told, event)
+                if time.monotonic() > deadline:
+                    return
                 if leave is not None and len(told.tokens) >= leave:
                     told.end = End.LEFT
                     return
     except ValueError as error:
-        told.end, told.why = End.REFUSED, str(error)
+        told.end, told.why = End.FAILED if told.tokens else End.REFUSED, str(error)
     except Exception as error:
         told.end, told.why = End.FAILED, f"{type(error).__name__}: {error}"
     else:
@@ -124,7 +135,7 @@ def sent(engine: Engine, sendings: Sequence[Sending], patience: float = PATIENCE
 
     async def one(sending: Sending, into: Told) -> None:
         await asyncio.sleep(sending.after)
-        await ask(engine, sending.request, into, leave=sending.leave)
+        await ask(engine, sending.request, into, leave=sending.leave, patience=patience)
 
     async def everything() -> None:
         tasks = [asyncio.create_task(one(*pair)) for pair in zip(sendings, told, strict=True)]

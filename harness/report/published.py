@@ -43,6 +43,8 @@ PAGES = (
          "contiguous and its kin do, or in blocks on demand, as paged, radix, vLLM and SGLang do."),
     Page("capacity.md", "Hits against capacity",
          "What a cache of so many GiB hits of public traces."),
+    Page("hit_laws.md", "Hit laws, measured",
+         "Which part of a prompt is found again, from outside, beside what is declared."),
     Page("replay.md", "Traces through managers",
          "Hits, refusals and time of cache managers on public traces, beside policy and optimum."),
     Page("virtual.md", "Traces in virtual time",

@@ -32,7 +32,7 @@ def _one_thread() -> Iterator[None]:
 def subject(build: type[toy.Toy], declared: Declaration = CLAIMED) -> EngineSubject:
     entry = Registration("toy", Engine, build, declared, reference="toy")
     dense = DenseModel(toy.MODEL, declared)
-    waits = build in (toy.LeaksWhenLeft, toy.WaitsForever)
+    waits = build in (toy.LeaksWhenLeft, toy.WaitsForever, toy.NeverStops)
     return EngineSubject(entry, Path("nowhere"), dense, patience=0.7 if waits else 60.0)
 
 
@@ -63,6 +63,7 @@ def test_a_right_engine_passes_everything() -> None:
         (toy.MixesNames, "a name that is in use", "brought events of somebody else"),
         (toy.NeighboursToken, "a prompt without tokens", "beside another"),
         (toy.OneTokenShort, "in a batch", "ended early"),
+        (toy.NeverStops, "another salt", "stuck"),
     ],
 )
 def test_a_fault_is_found_where_it_shows(

@@ -240,3 +240,13 @@ class OneTokenShort(Toy):
             if seen == request.max_tokens and len(self.names) > 1:
                 return
             yield event
+
+
+class NeverStops(Toy):
+    """Goes on past the end, and never waits."""
+
+    async def generated(self, request: GenerationRequest) -> AsyncIterator[TokenEvent]:
+        async for event in super().generated(request):
+            yield event
+        while True:
+            yield TokenEvent(request.request, (), time.monotonic())

@@ -387,20 +387,6 @@ class ResetKeepsKeys(HashedCache):
 
 
 @fault(
-    "append-overlooks-idle",
-    "A4",
-    "Admission takes what is idle, and so does an append while a block is free.\n"
-    "A request must grow in a pool that is full of what nobody uses.",
-)
-class AppendOverlooksIdle(HashedCache):
-    def append(self, request: str, tokens: Sequence[int]) -> None:
-        entry = self._live[request]
-        fresh = self._blocks_for(len(entry.tokens) + len(tokens)) - len(entry.table)
-        self._require(fresh, len(self._free))
-        super().append(request, tokens)
-
-
-@fault(
     "first-block-lost-at-reset",
     "A5",
     "Before the first reset the pool is whole, and a refusal is never wrong: blocks come back at a "

@@ -1,22 +1,28 @@
 """A request sent to an engine, and what came of it.
 
 An engine is known by its stream alone. What it refuses (`ValueError`) is told apart from what it
-ends early and from what it fails with; who waits longer than `patience` is told to be stuck.
+ends early and from what it fails with; who waits while nothing comes to anybody is stuck.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import threading
 import time
 from collections.abc import Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from concurrent.futures import wait
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kvassay.harness.contract import Engine, GenerationRequest, TokenEvent
 
 PATIENCE = 60.0
-"""Seconds for all requests of a batch."""
+"""Seconds without a token for anybody, after which who waits is stuck."""
+LONGEST = 300
+"""Characters of what an engine says."""
+GRACE = 1.0
+"""Seconds for what is to end."""
 
 
 class End(StrEnum):
@@ -42,12 +48,14 @@ class Told:
     why: str = ""
     """The reason or the error, as the engine put it."""
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    logprobs: list[float | None] = field(default_factory=list)
     """Of each token, where the engine tells them."""
     cached: int | None = None
     """Tokens of the prompt that the engine says it found."""
     strangers: set[str] = field(default_factory=set)
     """Names in its events that are not its own."""
+    asked: float = math.inf
+    """Monotonic seconds when it was sent."""
     first: float | None = None
     """Monotonic seconds of its first token, as it came here."""
     last: float | None = None
@@ -82,18 +90,24 @@ async def ask(
     """
     deadline = time.monotonic() + patience
     try:
-        async with aclosing(engine.stream(request)) as events:  # type: ignore[type-var]
+        events = engine.stream(request)
+        try:
             async for event in events:
                 _note(told, event)
-                if time.monotonic() > deadline:
+                if time.monotonic() > max(deadline, (told.last or 0) + patience):
                     return
-                if leave is not None and len(told.tokens) >= leave:
+                if len(told.tokens) > request.max_tokens:
+                    return
+                if leave is not None and len(told.tokens) >= leave and not _complete(told):
                     told.end = End.LEFT
                     return
+        finally:
+            if hasattr(events, "aclose"):  # an iterator need not have it
+                await events.aclose()
     except ValueError as error:
-        told.end, told.why = End.FAILED if told.tokens else End.REFUSED, str(error)
+        told.end, told.why = End.FAILED if told.tokens else End.REFUSED, _plain(str(error))
     except Exception as error:
-        told.end, told.why = End.FAILED, f"{type(error).__name__}: {error}"
+        told.end, told.why = End.FAILED, _plain(f"{type(error).__name__}: {error}")
     else:
         told.end = End.DONE if _complete(told) else End.EARLY
         if told.end is End.EARLY and not told.why:
@@ -107,11 +121,18 @@ def _note(told: Told, event: TokenEvent) -> None:
         told.last = time.monotonic()
         told.first = told.last if told.first is None else told.first
     told.tokens += event.tokens
-    told.logprobs += event.logprobs or ()
+    # One for each token, as far as the engine tells them.
+    none = [None] * len(event.tokens)
+    told.logprobs += none if event.logprobs is None else event.logprobs
     if event.cached_tokens is not None:
         told.cached = event.cached_tokens
     if event.finish_reason is not None:
-        told.why = event.finish_reason
+        told.why = _plain(event.finish_reason)
+
+
+def _plain(text: object) -> str:
+    """What an engine says, as it may stand in a terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))[:LONGEST]
 
 
 def _complete(told: Told) -> bool:
@@ -129,22 +150,54 @@ class Sending:
     """Tokens after which its client goes away."""
 
 
-def sent(engine: Engine, sendings: Sequence[Sending], patience: float = PATIENCE) -> list[Told]:
-    """All of them side by side; those that are unfinished after `patience` seconds are stuck."""
-    told = [Told(each.request) for each in sendings]
+class Asking:
+    """An event loop in a thread of its own, for all that one engine is ever asked.
 
-    async def one(sending: Sending, into: Told) -> None:
-        await asyncio.sleep(sending.after)
-        await ask(engine, sending.request, into, leave=sending.leave, patience=patience)
+    An engine may keep tasks in the loop in which it was first asked. One that blocks the loop or
+    does not let itself be cancelled holds up its thread, and not whoever asks.
+    """
 
-    async def everything() -> None:
-        tasks = [asyncio.create_task(one(*pair)) for pair in zip(sendings, told, strict=True)]
-        _, late = await asyncio.wait(tasks, timeout=patience)
-        for task in late:
-            task.cancel()
-        for task in late:
-            with suppress(asyncio.CancelledError):
-                await task
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="asking", daemon=True)
+        self._thread.start()
 
-    asyncio.run(everything())
-    return told
+    def sent(
+        self, engine: Engine, sendings: Sequence[Sending], patience: float = PATIENCE
+    ) -> list[Told]:
+        """All of them side by side; who waits while nothing comes to anybody is stuck."""
+        told = [Told(each.request) for each in sendings]
+
+        async def one(sending: Sending, into: Told) -> None:
+            await asyncio.sleep(sending.after)
+            into.asked = time.monotonic()
+            await ask(engine, sending.request, into, leave=sending.leave, patience=patience)
+
+        async def everything() -> None:
+            pairs = zip(sendings, told, strict=True)
+            found = await asyncio.gather(*(one(*p) for p in pairs), return_exceptions=True)
+            for into, error in zip(told, found, strict=True):
+                if error is not None:
+                    into.end = End.FAILED
+                    into.why = _plain(f"{type(error).__name__}: {error}")
+
+        start = time.monotonic()
+        done = asyncio.run_coroutine_threadsafe(everything(), self._loop)
+        while not done.done():
+            newest = max([start, *(each.last for each in told if each.last is not None)])
+            if time.monotonic() > newest + patience:
+                done.cancel()
+                time.sleep(GRACE)  # for those who let themselves be cancelled
+                break
+            wait([done], timeout=min(0.5, patience))
+        return [replace(each, tokens=[*each.tokens], logprobs=[*each.logprobs]) for each in told]
+
+    def close(self) -> None:
+        """End the thread, if nobody holds it up."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(GRACE)
+        if not self._thread.is_alive():
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.close()

@@ -12,7 +12,7 @@ exponentials moves by no more than its largest term.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from kvassay.harness.attention.precision import HALF_SPACING
 from kvassay.harness.budget import limits
 from kvassay.harness.contract import Declaration
-from kvassay.harness.engines.asking import Told
+from kvassay.harness.engines.asking import End, Told
 from kvassay.reference.llama import Llama
 
 PROBES = 8
@@ -44,6 +44,7 @@ class DenseModel:
         self, model: Llama, declared: Declaration, dtype: torch.dtype = torch.float32
     ) -> None:
         self._exact = model
+        self._end = int(model.config.get("eos_token_id", -1))
         self._plain = model.to(dtype)
         self._size = HALF_SPACING[dtype]
         self._limit = limits(declared.rounding, dtype).element
@@ -59,7 +60,8 @@ class DenseModel:
 
     def problem(self, answers: Sequence[Told]) -> str | None:
         """The first token or log-probability that no rounding accounts for."""
-        answers = [told for told in answers if told.tokens and told.request.prompt]
+        answers = [self._with_its_end(told) for told in answers if told.request.prompt]
+        answers = [told for told in answers if told.tokens]
         found = [self._rows(told) for told in answers]
         if not found:
             return None
@@ -72,6 +74,15 @@ class DenseModel:
             if problem is not None:
                 return f"{told.name}, {problem}"
         return None
+
+    def _with_its_end(self, told: Told) -> Told:
+        """Whoever stopped says that the model's end came next, if it does not show it."""
+        short = len(told.tokens) < told.request.max_tokens
+        if told.why != "stop" or told.end is not End.DONE or not short:
+            return told
+        if told.tokens and told.tokens[-1] == self._end:
+            return told
+        return replace(told, tokens=[*told.tokens, self._end], logprobs=[*told.logprobs, None])
 
     def _wrong(self, told: Told, rows: _Rows, scale: float) -> str | None:
         for index, token in enumerate(told.tokens):
@@ -87,14 +98,15 @@ class DenseModel:
                     f"token {index} of its output: {token} is {gap:.3g} below {best}, of which "
                     f"rounding accounts for {allowed:.2g}"
                 )
-            if told.logprobs:
+            logprob = told.logprobs[index] if told.logprobs else None
+            if logprob is not None:
                 exact = float(torch.log_softmax(row, dim=0)[token])
-                off = abs(told.logprobs[index] - exact)
+                off = abs(logprob - exact)
                 self.logprobs += 1
                 if not off <= allowed:
                     return (
                         f"token {index} of its output: a log-probability of "
-                        f"{told.logprobs[index]:.6g}, expected {exact:.6g} within {allowed:.2g}"
+                        f"{logprob:.6g}, expected {exact:.6g} within {allowed:.2g}"
                     )
         return None
 

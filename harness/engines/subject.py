@@ -8,6 +8,7 @@ there were so far, and ``close()``.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from kvassay.harness.contract import Capability
-from kvassay.harness.engines.asking import PATIENCE, Sending, Told, sent
+from kvassay.harness.engines.asking import PATIENCE, Asking, Sending, Told
 from kvassay.harness.engines.dense import DenseModel
 from kvassay.harness.registry import Registration
 from kvassay.reference.llama import Llama
 
 SPACIOUS = 64
 """Blocks of a pool in which nobody is in anybody's way."""
+
+CLOSING = 15.0
+"""Seconds for an engine to end."""
 
 
 class Engine:
@@ -31,6 +35,7 @@ class Engine:
         self._instance = subject.registration.build(
             model=subject.model, num_blocks=num_blocks, step_tokens=step_tokens
         )
+        self._asking = Asking()
         self._patience = subject.patience
         self.block_size: int = self._instance.block_size
         self.num_blocks = num_blocks
@@ -42,7 +47,7 @@ class Engine:
 
     def ask(self, sendings: Sequence[Sending]) -> list[Told]:
         """All of them side by side."""
-        return sent(self._instance, sendings, self._patience)
+        return self._asking.sent(self._instance, sendings, self._patience)
 
     def preemptions(self) -> int | None:
         """So far; None where it does not count them."""
@@ -51,7 +56,13 @@ class Engine:
 
     def close(self) -> None:
         """Let go of it."""
-        with suppress(AttributeError):
+        closing = threading.Thread(target=self._close, name="closing", daemon=True)
+        closing.start()
+        closing.join(CLOSING)
+        self._asking.close()
+
+    def _close(self) -> None:
+        with suppress(Exception):  # it may be broken, and the verdict stands
             self._instance.close()
 
 
@@ -63,6 +74,7 @@ class EngineSubject:
     model: Path
     dense: DenseModel
     patience: float = PATIENCE
+    _scenes: int = 0
     _built: dict[tuple[Any, ...], Engine] = field(default_factory=dict)
 
     @classmethod
@@ -87,6 +99,11 @@ class EngineSubject:
     def preempts(self, engine: Engine) -> bool:
         """Whether the engine counts its preemptions."""
         return engine.preemptions() is not None
+
+    def scene(self) -> int:
+        """A number that nobody had before."""
+        self._scenes += 1
+        return self._scenes
 
     def drop(self) -> None:
         """Let go of all: one of them may be broken."""

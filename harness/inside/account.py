@@ -28,6 +28,8 @@ class Account:
         self.known = 0
         """Leading tokens that the caller has given or got."""
         self.reads = 0
+        self.due = 0
+        """Reads of a layer group that a pass has announced, and that nobody saw yet."""
         self.row: int | None = None
         self.residency: int | None = None
         self._book = book

@@ -85,7 +85,7 @@ class Watch:
         account = self._accounts.pop(request)
         del self._by_serial[account.serial]
         self._left.add(request)
-        self.judged[request] = account.reads
+        self.judged[request] = 0 if account.due else account.reads
         self.met[Met.ABORTED] += aborted
 
     # ------------------------------------------------------------------------------------ a worker
@@ -119,6 +119,8 @@ class Watch:
         """[rows, columns] block tables by which a layer group reads, all new KV being written."""
         for number, row in enumerate(self._rows):
             account = row.account
+            if account is not None:
+                account.due -= 1
             if account is not None and account.name not in self.convictions:
                 self._read(group, account, row, tables[number])
 
@@ -151,6 +153,7 @@ class Watch:
             self.met[Met.LATE] += end - first
             return _Row(None, start, stop, np.full(end - first, LATE, dtype=np.int64))
         self._note(account, number, batch.residencies[number], stop)
+        account.due += len(self.groups)
         if not 0 <= start <= len(account.tokens):
             self._gap(account, start)
             return _Row(None, start, stop, np.full(end - first, MISPLACED, dtype=np.int64))

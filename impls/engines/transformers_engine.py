@@ -140,14 +140,22 @@ class TransformersEngine:
                 loop.call_soon_threadsafe(arrived.put_nowait, item)
 
         name = request.request
+        before = self._waiting.get(name)
         self._waiting[name] = (deliver, 0)
-        accepted = self._manager.add_request(
-            list(request.prompt),
-            request_id=name,
-            max_new_tokens=request.max_tokens,
-            streaming=True,
-            eos_token_id=NO_END,
-        )
+        try:
+            accepted = self._manager.add_request(
+                list(request.prompt),
+                request_id=name,
+                max_new_tokens=request.max_tokens,
+                streaming=True,
+                eos_token_id=NO_END,
+            )
+        except ValueError:  # refused: whoever has the name goes on
+            if before is None:
+                del self._waiting[name]
+            else:
+                self._waiting[name] = before
+            raise
         done = False
         try:
             if accepted is None:

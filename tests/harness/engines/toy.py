@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -250,3 +251,61 @@ class NeverStops(Toy):
             yield event
         while True:
             yield TokenEvent(request.request, (), time.monotonic())
+
+
+class StopsEarly(Toy):
+    """Says behind two tokens that the model's end came."""
+
+    async def generated(self, request: GenerationRequest) -> AsyncIterator[TokenEvent]:
+        seen = 0
+        async for event in super().generated(request):
+            seen += 1
+            yield replace(event, finish_reason="stop" if seen == 2 else event.finish_reason)
+            if seen == 2:
+                return
+
+
+class BoastsOfHits(Toy):
+    """More than there is."""
+
+    def cached(self, salt: str | None, tokens: Sequence[int]) -> int:
+        return 7777
+
+
+class OneLogprobTooFew(Toy):
+    """In the last event."""
+
+    async def generated(self, request: GenerationRequest) -> AsyncIterator[TokenEvent]:
+        async for event in super().generated(request):
+            yield replace(event, logprobs=() if event.finish_reason else event.logprobs)
+
+
+class SmallBlocks(Toy):
+    """Right, a token to a block, and tells no log-probability of the first token."""
+
+    block_size = 1
+
+    async def generated(self, request: GenerationRequest) -> AsyncIterator[TokenEvent]:
+        first = True
+        async for event in super().generated(request):
+            yield replace(event, logprobs=None if first else event.logprobs)
+            first = False
+
+
+class TasksOfItsOwn(Toy):
+    """Right, and kept going by a task in the loop where it was first asked."""
+
+    ticks: asyncio.Queue[None] | None = None
+
+    async def generated(self, request: GenerationRequest) -> AsyncIterator[TokenEvent]:
+        if self.ticks is None:
+            self.ticks = asyncio.Queue(1)
+            self.ticking = asyncio.create_task(self.tick(self.ticks))
+        async for event in super().generated(request):
+            await asyncio.wait_for(self.ticks.get(), 30.0)
+            yield event
+
+    async def tick(self, ticks: asyncio.Queue[None]) -> None:
+        """Let one step after another go on."""
+        while True:
+            await ticks.put(None)

@@ -139,6 +139,22 @@ def test_a_fork_shares_full_pages_and_copies_the_rest(build: Any) -> None:
     assert manager.refcounts() == {first: 3, last: 1, copied[0]: 1, copied[1]: 1}
 
 
+def test_the_engine_itself_copies_what_it_asks_for(build: Any) -> None:
+    manager = build()
+    manager.admit("a", key(6))
+    manager.commit("a", 6)
+    manager.fork("a", ["b", "c"])
+    copies = manager.take_copies()
+    memory = manager.allocator._copy_view
+    memory.random_()
+    expected = memory.clone()
+    for source, destination in copies:
+        expected[destination] = memory[source]
+    assert not expected.equal(memory)
+    manager.engine.perform_cache_copy({adapter.NAME: [*zip(*copies, strict=True)]})
+    assert expected.equal(memory)
+
+
 def test_a_fork_takes_the_place_of_what_is_idle_or_is_refused_as_a_whole(build: Any) -> None:
     manager = build(6)
     serve(manager, key(8, first=50))

@@ -82,13 +82,21 @@ class Notes(CheckerState):
     def _note_write(self, live: Live, count: int) -> None:
         if live.table and live.length % self.model.block_size:
             tail = live.table[(live.length - 1) // self.model.block_size]
-            if self.model.blocks.users[tail] > 1:
+            if self.model.blocks.users[tail] > 1 or self._has_copied_tail(live):
                 self.evidence[Seen.FORK_THEN_WRITE] += 1
         if live.cut is not None:
             self.evidence[Seen.CUT_THEN_WRITE] += 1
             live.cut = None
         if count:
             self.evidence[Seen.APPENDED] += 1
+
+    def _has_copied_tail(self, live: Live) -> bool:
+        """Whether its last block is a copy made by a fork, of what another still reads."""
+        at = live.length - 1
+        return live.forked == live.length and any(
+            other is not live and other.tags[at : at + 1] == live.tags[at:]
+            for other in self.model.live.values()
+        )
 
     def _note_release(self, live: Live, outcome: Outcome) -> None:
         evidence, users = self.evidence, self.model.blocks.users

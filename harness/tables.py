@@ -190,6 +190,8 @@ class Tables(CheckerState):
             live = Live(parent.key, list(parent.tags))
             live.length, live.committed = parent.length, parent.committed
             live.published, live.cut = parent.published, parent.cut
+            tail = tables[child][(live.length - 1) // model.block_size]
+            live.forked = live.length if tail in copied else None
             model.take_table(live, tables[child], fresh[child])
             model.live[child] = live
         model.take_table(parent, tables[name], fresh[name])

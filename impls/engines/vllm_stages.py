@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from kvassay.impls.engines.versions import accepted
+
 _MAX_MODEL_LEN = 1 << 40
 
 
@@ -26,8 +28,8 @@ class VllmStages:
         self._manager = vllm.KVCacheManager(
             config,
             max_model_len=_MAX_MODEL_LEN,
-            scheduler_block_size=block_size,
             hash_block_size=block_size,
+            **accepted(vllm.KVCacheManager, scheduler_block_size=block_size),
         )
 
     def prepare(self, prompts: Sequence[tuple[str, list[int]]]) -> list[Any]:
@@ -44,7 +46,7 @@ class VllmStages:
     def reserve(self, handles: Sequence[Any]) -> None:
         allocate = self._manager.allocate_slots
         for request in handles:
-            blocks, hit, _ = request.found
+            blocks, hit, *_ = request.found
             if allocate(request, request.num_tokens - hit, hit, blocks) is None:
                 raise RuntimeError("OOM: the pool of the benchmark is too small")
             request.num_computed_tokens = request.num_tokens

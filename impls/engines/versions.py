@@ -72,13 +72,22 @@ def require(package: str | Sequence[str], verified: Sequence[str], calls: Sequen
 
 @contextmanager
 def importing(package: str | Sequence[str], verified: Sequence[str]) -> Iterator[None]:
-    """`ContractError` for a name that is not, or no longer, where the adapter imports it from."""
+    """`ContractError` for a name that is not, or no longer, where the adapter imports it from.
+
+    Every later attempt is refused too: it would find modules of which only a part was executed.
+    """
+    name = installed(package)
+    if name in _not_imported:
+        raise ContractError(_not_imported[name])
     try:
         yield
     except ImportError as error:
-        raise ContractError(
-            f"{installed(package)}: {error}; verified with {', '.join(verified)}"
-        ) from error
+        _not_imported[name] = f"{name}: {error}; verified with {', '.join(verified)}"
+        raise ContractError(_not_imported[name]) from error
+
+
+_not_imported: dict[str, str] = {}
+"""By package and release: why its import failed in this process."""
 
 
 def installed(package: str | Sequence[str]) -> str:

@@ -43,8 +43,10 @@ from kvassay.harness.contract import (
     Tail,
 )
 from kvassay.harness.registry import implementation
+from kvassay.impls.engines.versions import Call, importing, require
 
 PACKAGE = "transformers"
+VERIFIED = ("5.24.0",)
 INSTALL = (
     "pip install torch==2.13.0 && "
     "pip install --no-deps -r impls/engines/transformers_requirements.txt"
@@ -73,7 +75,7 @@ def _quietly() -> Iterator[None]:
 @lru_cache(maxsize=1)
 def _engine() -> SimpleNamespace:
     """The engine's own names, imported once."""
-    with _quietly():
+    with _quietly(), importing(PACKAGE, VERIFIED):
         import torch
         from transformers import PreTrainedConfig
         from transformers.generation.configuration_utils import ContinuousBatchingConfig
@@ -83,6 +85,12 @@ def _engine() -> SimpleNamespace:
         from transformers.generation.continuous_batching.utils import build_attention_mask
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+    calls = [
+        Call(PagedAttentionCache, "can_store_request_tokens", 2),
+        Call(PagedAttentionCache, "extend_read_and_write_indices", 5),
+        Call(PagedAttentionCache, "update", 4),
+    ]
+    require(PACKAGE, VERIFIED, calls)
     return SimpleNamespace(
         ContinuousBatchingConfig=ContinuousBatchingConfig,
         DistributedHelper=DistributedHelper,

@@ -48,7 +48,7 @@ INSTALL = (
     "pip install torch==2.13.0 && pip install --no-deps -r impls/engines/vllm_requirements.txt"
 )
 
-VERIFIED = ("0.32.0", "0.30.0", "0.28.0", "0.26.0", "0.24.0", "0.22.0", "0.20.0", "0.18.0")
+VERIFIED = tuple(f"0.{minor}.0" for minor in (32, 31, 30, 28, 26, 24, 22, 20, 18))
 """Releases that were run: `results/releases.md`."""
 
 # Beyond any pool: longer requests would be cut to max_model_len instead of refused.

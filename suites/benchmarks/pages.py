@@ -73,6 +73,9 @@ PAGES = (
     Page("verdicts", "the verdicts on built-ins, engines, kernels and pairs",
          "tox run -e assay,triton,flex,transformers,vllm,sglang -- --record results/verdicts",
          "verdicts/", _verdicts),
+    Page("releases", "the same suites on releases of vLLM and SGLang, and what changed",
+         "python -m kvassay.suites.benchmarks.releases --engine vllm --version 0.32.0",
+         "releases/", _by("releases_page")),
     Page("kill_matrix", "planted faults and what convicts them; controls that nothing convicts",
          "tox run -e trial -- --necessity --record results/kill_matrix.json",
          "kill_matrix.json", _by("kill_matrix_page")),
@@ -135,7 +138,6 @@ FOLDERS = {
     CHARTS: "the charts of the pages, as SVG and PNG",
     "schema": "the JSON Schema of records",
     "findings": "what was found in engines, a page each",
-    "releases": "records of releases of engines",
     "counterexamples": "scenario files of failures, replayed first the next time (not in git)",
     "__pycache__": "",
 }

@@ -58,7 +58,7 @@ from kvassay.impls.engines.sglang_parts import (
     naming_adapters,
     new_tree,
     radix_key,
-    require_requests,
+    scheduling,
 )
 
 MAX_REQUESTS = 256
@@ -109,8 +109,8 @@ class SglangManager:
     commits = False
 
     def __init__(self, tree: str, num_blocks: int, block_size: int) -> None:
+        scheduling()
         sglang = engine()
-        require_requests()
         self.num_blocks = num_blocks
         self.block_size = block_size
         size = num_blocks * block_size
@@ -156,9 +156,9 @@ class SglangManager:
         sglang, req = engine(), self._requests.pop(request)
         publishes = not self.commits and outcome in PUBLISHED
         if outcome is Outcome.FINISHED:
-            req.finished_reason = sglang.batch.FINISH_LENGTH(length=len(req.output_ids))
+            req.finished_reason = scheduling().FINISH_LENGTH(length=len(req.output_ids))
         elif outcome is Outcome.ABORTED:
-            req.finished_reason = sglang.batch.FINISH_ABORT()
+            req.finished_reason = scheduling().FINISH_ABORT()
         sglang.common.release_kv_cache(req, self.tree, checkpoint=publishes)
 
     def evict(self, num_blocks: int) -> int:
@@ -190,12 +190,11 @@ class SglangManager:
         return [_translate(event) for event in self.tree.take_events()]
 
     def _request(self, request: str, key: CacheKey) -> Any:
-        sglang = engine()
-        req = sglang.batch.Req(
+        req = scheduling().Req(
             request,
             "",
             array("q", key.tokens),
-            sglang.sampling,
+            engine().sampling,
             # Becomes the extra key of the tree, as the adapter's id does in SGLang.
             lora_id=key.adapter,
             cache_salt=key.salt,

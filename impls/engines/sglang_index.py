@@ -47,7 +47,6 @@ from kvassay.impls.engines.sglang_parts import (
     INSTALL,
     PACKAGE,
     TREES,
-    at_least,
     engine,
     length,
     lock,
@@ -56,6 +55,7 @@ from kvassay.impls.engines.sglang_parts import (
     slots,
     unlock,
 )
+from kvassay.impls.engines.versions import at_least
 
 _OFFERED = (
     Capability.LOCK,
@@ -66,7 +66,7 @@ _OFFERED = (
     Capability.ADAPTER,
 )
 # The match that changes nothing came with 0.5.20.
-_PEEK = (Capability.PEEK,) if at_least("0.5.20") else ()
+_PEEK = (Capability.PEEK,) if at_least(PACKAGE, "0.5.20") else ()
 _ALSO: dict[str, tuple[Capability, ...]] = {
     "radix": (Capability.WALK,),
     "unified-python": (Capability.WALK, *_PEEK),

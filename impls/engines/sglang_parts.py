@@ -13,10 +13,10 @@ from __future__ import annotations
 import inspect
 import os
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,14 +42,9 @@ TREES = ("radix", "unified-python", "unified-rust")
 def engine() -> SimpleNamespace:
     """The engine's own names, imported once."""
     sglang_stub.install()
-    with (
-        quietly("sglang"),
-        importing(PACKAGE, VERIFIED),
-        sglang_stub.without_triton(),
-    ):
+    with _importing():
         import torch
         from sglang.srt.disaggregation import kv_events
-        from sglang.srt.managers import schedule_batch
         from sglang.srt.mem_cache import allocator, base_prefix_cache, common
         from sglang.srt.mem_cache.cache_init_params import CacheInitParams
         from sglang.srt.mem_cache.cpp_utils import native_hash
@@ -77,7 +72,6 @@ def engine() -> SimpleNamespace:
         ReqToTokenPool=ReqToTokenPool,
         UnifiedRadixCache=UnifiedRadixCache,
         allocator=allocator,
-        batch=schedule_batch,
         common=common,
         components=(ComponentType.FULL,),
         events=kv_events,
@@ -109,8 +103,11 @@ def _require_trees(parts: Any, key: type, trees: tuple[type, ...]) -> None:
 
 
 @lru_cache(maxsize=1)
-def require_requests() -> None:
-    """Raise `ContractError` for what this release does not take on the way of a request."""
+def scheduling() -> Any:
+    """SGLang's module of requests; `ContractError` where a release takes them another way.
+
+    What a request goes through is looked at first: older releases import half a server here.
+    """
     sglang = engine()
     token, paged = (getattr(sglang.allocator, name) for name in ALLOCATORS)
     calls = [
@@ -118,7 +115,6 @@ def require_requests() -> None:
         Call(sglang.common, "checkpoint_kv_cache", 2),
         Call(sglang.common, "release_kv_cache", 2, ("checkpoint",)),
         Call(sglang.common, "evict_from_tree_cache", 2),
-        Call(sglang.batch.Req, "__init__", 4, ("lora_id", "cache_salt")),
         Call(sglang.ReqToTokenPool, "__init__", 4),
         Call(sglang.ReqToTokenPool, "alloc", 1),
         Call(sglang.ReqToTokenPool, "free", 1),
@@ -128,6 +124,16 @@ def require_requests() -> None:
     ]
     calls += [Call(tree, "lock", 1) for tree in (sglang.RadixCache, sglang.UnifiedRadixCache)]
     require(PACKAGE, WHOLE, calls)
+    with _importing():
+        from sglang.srt.managers import schedule_batch
+    require(PACKAGE, WHOLE, [Call(schedule_batch.Req, "__init__", 4, ("lora_id", "cache_salt"))])
+    return schedule_batch
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    with quietly("sglang"), importing(PACKAGE, VERIFIED), sglang_stub.standing_in():
+        yield
 
 
 ALLOCATORS = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
@@ -211,16 +217,3 @@ def unlock(tree: Any, receipt: Any) -> None:
         tree.unlock(receipt)
     else:
         tree.dec_lock_ref(*receipt)
-
-
-def at_least(wanted: str) -> bool:
-    """Whether the installed release is this one or newer; true where none is installed."""
-    try:
-        there = version(PACKAGE)
-    except PackageNotFoundError:
-        return True
-    return _numbers(there) >= _numbers(wanted)
-
-
-def _numbers(release: str) -> list[int]:
-    return [int(part) for part in release.split(".")[:3]]

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from kvassay.impls.engines.sglang_parts import engine, new_tree
+from kvassay.impls.engines.sglang_parts import engine, new_tree, scheduling
 
 _LONGEST_PROMPT = 1 << 17
 
@@ -36,7 +36,7 @@ class SglangStages:
         )
 
     def prepare(self, prompts: Sequence[tuple[str, list[int]]]) -> list[Any]:
-        make, sampling = self._sglang.batch.Req, self._sglang.sampling
+        make, sampling = scheduling().Req, self._sglang.sampling
         return [make(name, "", array("q", tokens), sampling) for name, tokens in prompts]
 
     def look_up(self, handles: Sequence[Any]) -> list[int]:
@@ -81,7 +81,7 @@ class SglangStages:
 
     def release(self, handles: Sequence[Any]) -> None:
         release, tree = self._sglang.common.release_kv_cache, self._tree
-        finished = self._sglang.batch.FINISH_LENGTH
+        finished = scheduling().FINISH_LENGTH
         for req in handles:
             req.finished_reason = finished(length=len(req.output_ids))
             release(req, tree, checkpoint=True)

@@ -3,8 +3,9 @@
 ``sglang/__init__.py`` imports transformers, torchvision and the language front end, and three
 packages below it import every model and every kernel; none of that is needed here. They are
 registered as bare packages (their submodules still come from the wheel), and three modules that
-only give names to annotations as dummies. No file of the wheel is touched. Without Triton, a
-dummy stands in for it during the import: its kernels are never called on a CPU.
+only give names to annotations as dummies. No file of the wheel is touched. Where Triton and
+torchvision are not installed, dummies stand in for them during the import: neither kernels nor
+pictures are needed here.
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
+from kvassay.impls.engines.versions import at_least
+
 BARE = ("srt.configs", "srt.layers.quantization", "srt.layers.attention")
 DUMMIES = ("srt.configs.model_config", "srt.configs.hybrid_arch", "srt.parser.reasoning_parser")
+DUMMIES_BEFORE_0_5_21 = ("srt.server_args",)
+"""Imports the front end there; later releases do not come by."""
 TRITON = ("triton", "triton.language")
+STAND_INS = (TRITON, ("torchvision", "torchvision.io"), ("IPython", "IPython.display"))
+"""Packages, each with the part of it that is imported; the last two by releases before 0.5.21."""
 
 
 def install() -> None:
@@ -37,7 +44,8 @@ def install() -> None:
     sys.modules["sglang"].__dict__["__version__"] = version("sglang")
     for name in BARE:
         _bare(f"sglang.{name}", os.path.join(root, *name.split(".")))
-    for name in DUMMIES:
+    older = () if at_least("sglang", "0.5.21") else DUMMIES_BEFORE_0_5_21
+    for name in (*DUMMIES, *older):
         _dummy(f"sglang.{name}")
 
 
@@ -55,20 +63,21 @@ def publish(namespaces: dict[str, dict[str, Any]]) -> None:
 
 
 @contextmanager
-def without_triton() -> Iterator[None]:
-    """Satisfy ``import triton`` while SGLang is imported, where Triton is not installed."""
-    if importlib.util.find_spec("triton") is not None:
-        yield
-        return
-    # Torch asks for Triton too, but copes without it: let it find out first.
-    importlib.import_module("torch._inductor.runtime.triton_compat")
-    triton, language = (_dummy(name) for name in TRITON)
-    triton.__dict__.update(__path__=[], __version__="0", language=language)
+def standing_in() -> Iterator[None]:
+    """Satisfy imports of what is not installed and not needed, while SGLang is imported."""
+    missing = [names for names in STAND_INS if importlib.util.find_spec(names[0]) is None]
+    if TRITON in missing:
+        # Torch asks for Triton too, but copes without it: let it find out first.
+        importlib.import_module("torch._inductor.runtime.triton_compat")
+    for package, part in missing:
+        top, below = _dummy(package), _dummy(part)
+        top.__dict__.update({"__path__": [], "__version__": "0", part.partition(".")[2]: below})
     try:
         yield
     finally:
-        for name in TRITON:
-            del sys.modules[name]
+        for names in missing:
+            for name in names:
+                del sys.modules[name]
 
 
 def _bare(name: str, path: str) -> None:

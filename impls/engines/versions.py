@@ -3,7 +3,7 @@
 An adapter states the releases that it was verified with and the calls that it makes. Any release
 that takes these calls is driven; one that does not is refused with a single error, which names the
 package and its release, the class and the method, what was asked and what is there, and the
-releases that are known to work. Nothing is guessed from a version number.
+releases that are known to work. A version number decides only what no signature shows.
 """
 
 from __future__ import annotations
@@ -99,6 +99,19 @@ def installed(package: str | Sequence[str]) -> str:
         except PackageNotFoundError:
             continue
     return f"{' or '.join(names)} (not installed)"
+
+
+def at_least(package: str, wanted: str) -> bool:
+    """Whether the installed release is this one or newer; true where none is installed."""
+    try:
+        there = version(package)
+    except PackageNotFoundError:
+        return True
+    return _numbers(there) >= _numbers(wanted)
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")[:3]]
 
 
 def accepted(function: Any, **keywords: Any) -> dict[str, Any]:

@@ -98,6 +98,10 @@ class Ledger:
         """All slots of whole pages, in the order of their positions."""
         self._slots += free_index.tolist()
 
+    def free(self, free_index: Any) -> None:
+        """The same, as releases before 0.5.20 say it."""
+        self.free_segment(free_index, start_pos=0)
+
     def take(self) -> list[int]:
         """What was given back since the last call."""
         slots, self._slots = self._slots, []

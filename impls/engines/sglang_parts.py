@@ -30,9 +30,9 @@ INSTALL = (
     "pip install torch==2.13.0 && pip install --no-deps -r impls/engines/sglang_requirements.txt"
 )
 
-VERIFIED = ("0.5.23", "0.5.22", "0.5.21", "0.5.20", "0.5.19", "0.5.18")
-"""Releases that were run: `results/releases.md`."""
-WHOLE = ("0.5.23", "0.5.22")
+VERIFIED = ("0.5.23", "0.5.20", "0.5.19")
+"""Releases whose trees were run."""
+WHOLE = ("0.5.23",)
 """Those of them whose requests are driven, and not the trees alone."""
 
 TREES = ("radix", "unified-python", "unified-rust")

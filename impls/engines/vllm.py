@@ -48,7 +48,7 @@ INSTALL = (
     "pip install torch==2.13.0 && pip install --no-deps -r impls/engines/vllm_requirements.txt"
 )
 
-VERIFIED = tuple(f"0.{minor}.0" for minor in (32, 31, 30, 28, 26, 24, 22, 20, 18))
+VERIFIED = tuple(f"0.{minor}.0" for minor in (32, 31, 30, 28, 26, 24))
 """Releases that were run: `results/releases.md`."""
 
 # Beyond any pool: longer requests would be cut to max_model_len instead of refused.

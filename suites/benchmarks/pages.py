@@ -73,7 +73,7 @@ PAGES = (
     Page("verdicts", "the verdicts on built-ins, engines, kernels and pairs",
          "tox run -e assay,triton,flex,transformers,vllm,sglang -- --record results/verdicts",
          "verdicts/", _verdicts),
-    Page("releases", "the same suites on releases of vLLM and SGLang, and what changed",
+    Page("releases", "the same suites on one release of an engine after another, and what changed",
          "python -m kvassay.suites.benchmarks.releases --engine vllm --version 0.32.0",
          "releases/", _by("releases_page")),
     Page("kill_matrix", "planted faults and what convicts them; controls that nothing convicts",

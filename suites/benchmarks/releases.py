@@ -17,7 +17,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -141,9 +141,9 @@ def assayed(python: Path, suites: Sequence[str], names: Sequence[str], options: 
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites]
     for name in names:
         command += ["--impl", name]
-    with TemporaryDirectory() as scratch:
-        command += ["--examples", str(options.examples), "--record", str(options.record)]
-        done = _run([*command, "--counterexamples", scratch], LIMIT)
+    command += ["--examples", str(options.examples), "--record", str(options.record)]
+    # Of each release its own: what was found of another would be replayed first.
+    done = _run([*command, "--counterexamples", options.counterexamples], LIMIT)
     # 1 says that tests failed, which is a result.
     if done.returncode not in (0, 1):
         raise Failed(f"pytest ended with {done.returncode}: {_tail(done)}")
@@ -155,6 +155,8 @@ class Options:
 
     examples: int
     record: Path
+    counterexamples: str = "build/releases"
+    """Folder, from the root: it is named in records."""
 
 
 def run(python: Path, engine: Engine, release: str, options: Options) -> dict[str, str]:
@@ -231,7 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for release in todo:
             try:
                 installed(python, engine, release)
-                refused = run(python, engine, release, options)
+                own = replace(options, counterexamples=f"{options.counterexamples}/{release}")
+                refused = run(python, engine, release, own)
             except Failed as error:
                 print(f"{engine.package} {release}: {error}", file=sys.stderr)
                 broken = True

@@ -34,9 +34,11 @@ The same suites on one release after another. Made of the records in [`releases/
     python -m kvassay.suites.benchmarks.releases --engine vllm --version 0.32.0
 
 A cell counts invariants that pass and names those that are broken. What an implementation does not
-claim is not counted; *n.r.* is what a run never got to. The adapters drive the cache managers and
-trees by themselves, with the calls that the engine's scheduler makes, so a verdict is on these and
-not on a server.
+claim is not counted; *n.r.* is what a run never got to. The last column says how many generated
+examples the suite with the fewest had, after the pinned corpus: one that fails, or that a busy
+machine holds up, ends early, and what a short run passes says less. The adapters drive
+the managers and trees by themselves, with the calls that the engine's scheduler
+makes, so a verdict is on these and not on a server.
 
 {engines}
 """
@@ -69,7 +71,7 @@ def _engine(key: str, engine: Engine, records: Sequence[Record]) -> Iterator[str
     refused = _refused(mine, grid)
     releases = sorted({record.subject.version for record in mine}, key=order, reverse=True)
     yield f"## {TITLES[key]}"
-    yield "\n".join(_table(names, releases, grid, refused))
+    yield "\n".join(_table(names, releases, grid, refused, _fewest(mine)))
     changes = list(_changes(key, names, releases, grid, mine))
     yield "### What changed"
     yield "\n\n".join(changes) or "Nothing: every verdict is that of the release before."
@@ -111,11 +113,24 @@ def _refused(records: Sequence[Record], grid: Grid) -> Reasons:
     }
 
 
+def _fewest(records: Sequence[Record]) -> Mapping[str, int]:
+    """Examples of the suite that got the fewest, by release: a slow machine ends a suite early."""
+    counts: dict[str, list[int]] = defaultdict(list)
+    for record in records:
+        if "examples" in record.counters:
+            counts[record.subject.version].append(record.counters["examples"])
+    return {release: min(some) for release, some in counts.items()}
+
+
 def _table(
-    names: Sequence[str], releases: Sequence[str], grid: Grid, refused: Reasons
+    names: Sequence[str],
+    releases: Sequence[str],
+    grid: Grid,
+    refused: Reasons,
+    fewest: Mapping[str, int],
 ) -> Iterator[str]:
-    yield "| release | " + " | ".join(names) + " |"
-    yield "|---" * (len(names) + 1) + "|"
+    yield "| release | " + " | ".join(names) + " | fewest examples |"
+    yield "|---" * (len(names) + 2) + "|"
     for release in releases:
         cells = []
         for name in names:
@@ -124,7 +139,7 @@ def _table(
                 cells.append(_cell(column))
             else:
                 cells.append("not driven" if (release, name) in refused else "")
-        yield f"| {release} | " + " | ".join(cells) + " |"
+        yield f"| {release} | " + " | ".join([*cells, str(fewest.get(release, ""))]) + " |"
 
 
 def _cell(column: Column) -> str:

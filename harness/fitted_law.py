@@ -33,6 +33,15 @@ class Law:
         """Tokens, of so many."""
         return hit_law(length, length, unit=self.unit, reserve=self.reserve, drop=self.drop)
 
+    def gives(self, observed: Mapping[int, int]) -> bool:
+        """Whether these hits, by length of the prompt, are all its own."""
+        return all(self.hits(length) == count for length, count in observed.items())
+
+    @classmethod
+    def read(cls, text: str) -> Law:
+        """What `str` told."""
+        return cls(**{name: int(n) for name, n in (part.split(" ") for part in text.split(", "))})
+
     def __str__(self) -> str:
         return f"unit {self.unit}, reserve {self.reserve}, drop {self.drop}"
 
@@ -56,5 +65,4 @@ def fitted(observed: Mapping[int, int]) -> Law | None:
         for drop in range(MOST_DROPPED + 1)
         for reserve in range(unit + 1)
     )
-    agreeing = (law for law in laws if all(law.hits(n) == hits for n, hits in observed.items()))
-    return min(agreeing, default=None)
+    return min((law for law in laws if law.gives(observed)), default=None)

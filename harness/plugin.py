@@ -8,6 +8,7 @@ then read their verdicts off it. Loaded by the project's own configuration or wi
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -137,6 +138,16 @@ MISTAKEN = pytest.StashKey[str]()
 CHOSEN = pytest.StashKey[list[Registration]]()
 RUNNING = pytest.StashKey["dict[tuple[type, str, str], Assay | KernelAssay]"]()
 PAIRS = pytest.StashKey["dict[tuple[str, str], PairAssay]"]()
+
+
+def asked_for(folder: Path, config: pytest.Config) -> bool:
+    """Whether the command line names something in a folder of suites, by path or as a package."""
+    places = [argument.partition("::")[0] for argument in config.args]
+    return any(
+        place.endswith(f".{folder.name}")
+        or folder in (Path(place).resolve(), *Path(place).resolve().parents)
+        for place in places
+    )
 
 
 def implementations(config: pytest.Config) -> list[Registration]:

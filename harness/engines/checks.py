@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
+from kvassay.harness.circumstances import Checked
 from kvassay.harness.contract import Capability, GenerationRequest
 from kvassay.harness.engines.asking import End, Sending, Told
 from kvassay.harness.engines.prompts import OUTPUT, Prompts
@@ -39,22 +40,6 @@ class Met(StrEnum):
     WHOLE_POOL = "a request that needs the whole pool"
     TWICE = "a name that was in use"
     NO_PROMPT = "a prompt without tokens"
-
-
-@dataclass
-class Checked:
-    """What came of a check."""
-
-    invariant: str
-    circumstance: str
-    problem: str | None = None
-    met: Counter[Met] = field(default_factory=Counter)
-    missing: tuple[Met, ...] = ()
-    """What should have been met, and was not."""
-    unclaimed: str | None = None
-    """Why the engine cannot come into these circumstances."""
-    crashed: bool = False
-    """Whether the problem is an exception that nobody expected."""
 
 
 class Scene:
@@ -129,9 +114,9 @@ class Check:
     wanted: tuple[Met, ...]
     needs: Capability | None = None
 
-    def __call__(self, subject: EngineSubject) -> Checked:
+    def __call__(self, subject: EngineSubject) -> Checked[Met]:
         """Ask, judge, and say what was met."""
-        checked = Checked(self.invariant, self.circumstance)
+        checked: Checked[Met] = Checked(self.invariant, self.circumstance)
         if self.needs is not None and not subject.has(self.needs):
             checked.unclaimed = f"needs {self.needs.name}"
             return checked
@@ -143,9 +128,9 @@ class Check:
             subject.drop()
         return checked
 
-    def _judge(self, subject: EngineSubject, checked: Checked) -> None:
+    def _judge(self, subject: EngineSubject, checked: Checked[Met]) -> None:
         scene = Scene(subject, self.circumstance)
-        counted = subject.preempts(scene.engine)
+        counted = scene.engine.preemptions() is not None
         told, problem = self.run(scene)
         tokens, logprobs = subject.dense.tokens, subject.dense.logprobs
         checked.problem = problem or _strange(told) or subject.dense.problem(told)

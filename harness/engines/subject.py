@@ -96,10 +96,6 @@ class EngineSubject:
             self._built[key] = Engine(self, num_blocks, step_tokens)
         return self._built[key]
 
-    def preempts(self, engine: Engine) -> bool:
-        """Whether the engine counts its preemptions."""
-        return engine.preemptions() is not None
-
     def scene(self) -> int:
         """A number that nobody had before."""
         self._scenes += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -100,27 +100,6 @@ class Met(StrEnum):
     DROPPED = "a beam that was dropped"
     NO_ROOM = "a job that was told that there is no room"
     WHOLE_POOL = "a job that needs the whole pool"
-
-
-@dataclass
-class Checked:
-    """What came of a check."""
-
-    invariant: str
-    circumstance: str
-    problem: str | None = None
-    met: Counter[Met] = field(default_factory=Counter)
-    missing: tuple[Met, ...] = ()
-    """What should have been met, and was not."""
-    unclaimed: str | None = None
-    """Why the manager cannot come into these circumstances."""
-    crashed: bool = False
-    """Whether the problem is an exception that nobody expected."""
-
-    @property
-    def passed(self) -> bool:
-        """Met everything, and found nothing."""
-        return self.problem is None and not self.missing and self.unclaimed is None
 
 
 class Run:

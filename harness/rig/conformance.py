@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from kvassay.harness.circumstances import Checked
 from kvassay.harness.contract import Capability
-from kvassay.harness.rig.checking import Checked, Met, Run, Subject
+from kvassay.harness.rig.checking import Met, Run, Subject
 from kvassay.harness.rig.jobs import Job, Reason
 from kvassay.harness.rig.scheduler import Limits
 
@@ -91,9 +92,11 @@ class Check:
         """What is wrong with a run."""
         raise NotImplementedError
 
-    def __call__(self, subject: Subject) -> Checked:
+    def __call__(self, subject: Subject) -> Checked[Met]:
         """Run, judge, and say what was met."""
-        checked = Checked(self.invariant, self.circumstance, unclaimed=self.unclaimed(subject))
+        checked: Checked[Met] = Checked(
+            self.invariant, self.circumstance, unclaimed=self.unclaimed(subject)
+        )
         if checked.unclaimed is not None:
             return checked
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvassay.harness.rig.checking import Checked, Subject
+from kvassay.harness.circumstances import Checked
+from kvassay.harness.rig.checking import Met, Subject
 from kvassay.harness.rig.conformance import CHECKS, Check
 from kvassay.harness.trial.found import Effort, Found, Judged
 from kvassay.harness.trial.planted import Planted
@@ -25,12 +26,12 @@ def judge(planted: Planted, subject: Subject, effort: Effort) -> Judged:
     return judged
 
 
-def _found(check: Check, checked: Checked) -> Found:
+def _found(check: Check, checked: Checked[Met]) -> Found:
     name, told = check.circumstance, checked.problem or ""
     return Found(name, _broken(checked), told, _again(check), finder=name)
 
 
-def _broken(checked: Checked) -> str:
+def _broken(checked: Checked[Met]) -> str:
     return ERROR if checked.crashed else checked.invariant
 
 

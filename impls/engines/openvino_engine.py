@@ -9,11 +9,9 @@ OpenVINO.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -23,10 +21,11 @@ from typing import Any
 from kvassay.harness.contract import Declaration, Engine, GenerationRequest, TokenEvent
 from kvassay.harness.registry import implementation
 from kvassay.impls.engines.gguf_model import write_gguf
+from kvassay.impls.engines.mailbox import Item, Mailbox
 
 INSTALL = "pip install --no-deps -r impls/engines/openvino_requirements.txt"
 F32 = {"KV_CACHE_PRECISION": "f32", "INFERENCE_PRECISION_HINT": "f32"}
-Deliver = Callable[[Any], None]
+Deliver = Callable[[Item], None]
 
 
 @lru_cache(maxsize=1)
@@ -93,27 +92,16 @@ class OpenVinoEngine:
 
         `ValueError` for what the pipeline refuses, `RuntimeError` once it has ended.
         """
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[Any] = asyncio.Queue()
-
-        def deliver(item: Any) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                loop.call_soon_threadsafe(arrived.put_nowait, item)
-
         if self._failure is not None:
             raise RuntimeError(f"the engine has ended: {self._failure}")
         number = self._number = self._number + 1
-        self._orders.put(lambda: self._add(number, request, deliver))
-        done = False
+        mailbox = Mailbox()
+        self._orders.put(lambda: self._add(number, request, mailbox.deliver))
         try:
-            while not done:
-                item = await arrived.get()
-                done = isinstance(item, BaseException) or item.finish_reason is not None
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
+            async for event in mailbox.events():
+                yield event
         finally:
-            if not done:
+            if not mailbox.ended:
                 self._orders.put(lambda: self._cancel(number))
 
     def close(self) -> None:

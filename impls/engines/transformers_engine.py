@@ -8,13 +8,11 @@ Importing this file does not import transformers.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,11 +26,12 @@ from kvassay.harness.contract import (
     TokenEvent,
 )
 from kvassay.harness.registry import implementation
+from kvassay.impls.engines.mailbox import Item, Mailbox
 from kvassay.impls.engines.transformers_attention import INSTALL, PACKAGE
 
 NO_END = -1
 """A token that no model generates: outputs go on to their last token."""
-Deliver = Callable[[Any], None]
+Deliver = Callable[[Item], None]
 
 
 @lru_cache(maxsize=1)
@@ -132,16 +131,10 @@ class TransformersEngine:
 
         `RuntimeError` for what the engine fails with, and once it has ended.
         """
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[Any] = asyncio.Queue()
-
-        def deliver(item: Any) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                loop.call_soon_threadsafe(arrived.put_nowait, item)
-
+        mailbox = Mailbox()
         name = request.request
         before = self._waiting.get(name)
-        self._waiting[name] = (deliver, 0)
+        self._waiting[name] = (mailbox.deliver, 0)
         try:
             accepted = self._manager.add_request(
                 list(request.prompt),
@@ -156,19 +149,14 @@ class TransformersEngine:
             else:
                 self._waiting[name] = before
             raise
-        done = False
         try:
             if accepted is None:
                 raise RuntimeError(f"the engine takes no more requests: {self._ended()}")
-            while not done:
-                item = await arrived.get()
-                if isinstance(item, BaseException):
-                    raise item
-                done = item.finish_reason is not None
-                yield item
+            async for event in mailbox.events():
+                yield event
         finally:
             self._waiting.pop(name, None)
-            if not done:
+            if not mailbox.ended:
                 self._manager.cancel_request(name)
 
     def preemptions(self) -> int:

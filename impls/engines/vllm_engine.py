@@ -12,7 +12,6 @@ goes on to `max_tokens`. Importing this file does not import vLLM; building an e
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 import shutil
@@ -37,6 +36,7 @@ from kvassay.harness.contract import (
 from kvassay.harness.engines.random_llama import SMALL, write_model
 from kvassay.harness.registry import implementation
 from kvassay.impls.engines import vllm_serving
+from kvassay.impls.engines.mailbox import Item, Mailbox
 from kvassay.impls.engines.quiet import quietly
 from kvassay.impls.engines.vllm import PACKAGE
 
@@ -53,13 +53,13 @@ _ended: list[Any] = []
 """Those that are to be torn down with the last one, since any takes the process groups along that
 all of them share; to be collected is to be torn down."""
 
-Deliver = Callable[[TokenEvent | BaseException], None]
+Deliver = Callable[[Item], None]
 Order = tuple[Callable[[], None], Deliver]
 """What the engine's thread is to do, and whom to tell if it ends before."""
 
 
 @lru_cache(maxsize=1)
-def _vllm() -> SimpleNamespace:
+def library() -> SimpleNamespace:
     """The engine's own names, imported once."""
     # Read at import and when an engine is built: the worker is to run in this process.
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -163,24 +163,14 @@ class VllmEngine:
         Options: ``salt``, and the fields of vLLM's ``SamplingParams``. `ValueError` for a request
         that vLLM refuses, or whose name is in use.
         """
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[TokenEvent | BaseException] = asyncio.Queue()
-
-        def deliver(item: TokenEvent | BaseException) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                loop.call_soon_threadsafe(arrived.put_nowait, item)
-
+        mailbox = Mailbox()
+        deliver = mailbox.deliver  # one object: an abort is known by it
         self._order(lambda: self._add(request, deliver), deliver)
-        done = False
         try:
-            while not done:
-                item = await arrived.get()
-                done = isinstance(item, BaseException) or item.finish_reason is not None
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
+            async for event in mailbox.events():
+                yield event
         finally:
-            if not done:
+            if not mailbox.ended:
                 with suppress(RuntimeError):  # it is closed, and everything with it
                     self._order(lambda: self._abort(request.request, deliver), deliver)
 
@@ -218,7 +208,8 @@ class VllmEngine:
         try:
             with _STEPPING, quietly("vllm"):
                 if threads is not None:
-                    _vllm().torch.set_num_threads(threads)  # of this thread's own parallel regions
+                    # Of this thread's own parallel regions.
+                    library().torch.set_num_threads(threads)
                 self._engine = _build(chosen)
                 self._count_preemptions()
                 _alive.add(id(self))
@@ -309,10 +300,10 @@ class VllmEngine:
         if salt is not None:
             prompt["cache_salt"] = salt
         try:
-            parameters = _vllm().SamplingParams(
+            parameters = library().SamplingParams(
                 max_tokens=request.max_tokens,
                 detokenize=False,
-                output_kind=_vllm().delta,
+                output_kind=library().delta,
                 **options,
             )
             with quietly("vllm"):
@@ -337,7 +328,7 @@ def _logprobs(generated: Any) -> tuple[float, ...] | None:
 
 
 def _build(chosen: dict[str, Any]) -> Any:
-    vllm = _vllm()
+    vllm = library()
     config = vllm.EngineArgs(disable_log_stats=True, **chosen).create_engine_config()
     return vllm.LLMEngine(
         vllm_config=config,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
@@ -32,6 +31,7 @@ from kvassay.harness.inside.traffic import Wanted
 from kvassay.harness.inside.watch import Watch
 from kvassay.impls.engines.quiet import quietly
 from kvassay.impls.engines.vllm_engine import INSTALL as INSTALL
+from kvassay.impls.engines.vllm_engine import library
 
 BACKEND = "kvassay.impls.engines.vllm_inside_backend.WatchedBackend"
 VOCABULARY = 1024
@@ -75,34 +75,20 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 @lru_cache(maxsize=1)
 def _vllm() -> SimpleNamespace:
-    """The engine's own names, imported once."""
-    # Read at import and when an engine is built: the worker is to run in this process.
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    """What an engine is made of, and its seam for attention, imported once."""
+    of_engines = vars(library())
     with quietly("vllm"):
-        import torch
-        from vllm import SamplingParams
-        from vllm.engine.arg_utils import EngineArgs
         from vllm.forward_context import get_forward_context
-        from vllm.sampling_params import RequestOutputKind
         from vllm.v1.attention import selector
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
-        from vllm.v1.engine.llm_engine import LLMEngine
-        from vllm.v1.executor import Executor
         from vllm.v1.kv_cache_interface import AttentionSpec
     return SimpleNamespace(
+        **of_engines,
         AttentionSpec=AttentionSpec,
-        EngineArgs=EngineArgs,
-        Executor=Executor,
-        LLMEngine=LLMEngine,
-        SamplingParams=SamplingParams,
         cpu=AttentionBackendEnum.CPU_ATTN,
         context=get_forward_context,
-        delta=RequestOutputKind.DELTA,
         forget_choice=selector._cached_get_attn_backend.cache_clear,
         register=register_backend,
-        torch=torch,
     )
 
 

@@ -17,6 +17,7 @@ import pytest
 from kvassay.harness.ahead.report import Report, from_json
 from kvassay.harness.ahead.running import table
 from kvassay.harness.ahead.targets import TARGETS
+from kvassay.harness.plugin import asked_for
 
 FOLDER = Path(__file__).parent
 SHIPPED = "kvassay.impls.triton_shipped:shipped"
@@ -26,14 +27,7 @@ TABLES = pytest.StashKey[list[str]]()
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """True for everything here, unless the command line names something here."""
-    for argument in config.args:
-        place = argument.partition("::")[0]
-        if place.endswith(".ahead") or FOLDER in [
-            Path(place).resolve(),
-            *Path(place).resolve().parents,
-        ]:
-            return None
-    return True
+    return None if asked_for(FOLDER, config) else True
 
 
 def compiled(

@@ -156,9 +156,6 @@ def hits_of(one: Record) -> Hits:
 def _row(one: Record) -> str:
     hits, said = hits_of(one), one.options["law"]
     law = fitted(hits)
-    numbers = dict(part.split(" ") for part in said.split(", "))
-    told = Law(**{name: int(number) for name, number in numbers.items()})
-    kept = all(told.hits(length) == count for length, count in hits.items())
     cells = (
         one.subject.name,
         one.subject.kind,
@@ -167,7 +164,7 @@ def _row(one: Record) -> str:
         said,
         "none of this kind" if law is None else str(law),
         str(len(hits)),
-        "yes" if kept else "**no**",
+        "yes" if Law.read(said).gives(hits) else "**no**",
     )
     return f"| {' | '.join(cells)} |"
 
@@ -229,7 +226,7 @@ def _measure(entry: Registration, options: argparse.Namespace) -> int:
         size, hits = measured(entry, asked)
         law, said = fitted(hits), declared(entry, size)
         print(f"{entry.name}, blocks of {size}: declared {said}; fitted {law or 'none'}")
-        differ |= any(said.hits(length) != count for length, count in hits.items())
+        differ |= not said.gives(hits)
         if options.record is not None:
             write(record(entry, size, hits), options.record)
     return int(differ)

@@ -13,7 +13,7 @@ import pytest
 
 from kvassay.harness.contract import Engine
 from kvassay.harness.engines.random_llama import Sizes, write_model
-from kvassay.harness.plugin import implementations
+from kvassay.harness.plugin import asked_for, implementations
 from kvassay.harness.summary import PROPERTY
 
 if TYPE_CHECKING:
@@ -32,12 +32,7 @@ SIZES = Sizes(
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """True for everything here, unless the command line names something here."""
-    for argument in config.args:
-        place = argument.partition("::")[0]
-        resolved = Path(place).resolve()
-        if place.endswith(".engines") or FOLDER in [resolved, *resolved.parents]:
-            return None
-    return True
+    return None if asked_for(FOLDER, config) else True
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

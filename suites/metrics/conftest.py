@@ -8,6 +8,7 @@ import pytest
 
 from kvassay.harness.load.known.instrument import Instrument
 from kvassay.harness.load.known.trial import Outcome, trial
+from kvassay.harness.plugin import asked_for
 
 FOLDER = Path(__file__).parent
 
@@ -16,14 +17,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """True for everything here, unless asked for."""
     if not config.getoption("impl"):
         return None
-    for argument in config.args:
-        place = argument.partition("::")[0]
-        if place.endswith(".metrics") or FOLDER in [
-            Path(place).resolve(),
-            *Path(place).resolve().parents,
-        ]:
-            return None
-    return True
+    return None if asked_for(FOLDER, config) else True
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kvassay.harness.pairs.pairing import pairing
-from kvassay.harness.plugin import implementations
+from kvassay.harness.plugin import asked_for, implementations
 from kvassay.harness.summary import PROPERTY
 
 if TYPE_CHECKING:
@@ -29,14 +29,7 @@ MODEL = pytest.StashKey[Any]()
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """True for everything here, unless the command line names something here."""
-    for argument in config.args:
-        place = argument.partition("::")[0]
-        if place.endswith(".rig") or FOLDER in [
-            Path(place).resolve(),
-            *Path(place).resolve().parents,
-        ]:
-            return None
-    return True
+    return None if asked_for(FOLDER, config) else True
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -10,31 +10,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kvassay.harness.circumstances import parameters
 from kvassay.harness.rig.conformance import CHECKS, Check
 
 if TYPE_CHECKING:
     from kvassay.harness.rig.assay import RigAssay
 
 
-def named(invariant: str) -> list[object]:
-    """The checks of an invariant, by what they bring about."""
-    return [
-        pytest.param(check, id=check.circumstance.replace(" ", "-"))
-        for check in CHECKS
-        if check.invariant == invariant
-    ]
-
-
-@pytest.mark.parametrize("check", named("S1"))
+@pytest.mark.parametrize("check", parameters(CHECKS, "S1"))
 def test_s1_same_answer(rig_assay: RigAssay, check: Check) -> None:
     rig_assay.require(check)
 
 
-@pytest.mark.parametrize("check", named("S2"))
+@pytest.mark.parametrize("check", parameters(CHECKS, "S2"))
 def test_s2_progress(rig_assay: RigAssay, check: Check) -> None:
     rig_assay.require(check)
 
 
-@pytest.mark.parametrize("check", named("S3"))
+@pytest.mark.parametrize("check", parameters(CHECKS, "S3"))
 def test_s3_exhaustion_is_contained(rig_assay: RigAssay, check: Check) -> None:
     rig_assay.require(check)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from kvassay.harness.circumstances import Checked
 from kvassay.harness.contract import Capability, Declaration, Engine
-from kvassay.harness.engines.checks import CHECKS, Checked, Met
+from kvassay.harness.engines.checks import CHECKS, Met
 from kvassay.harness.engines.dense import DenseModel
 from kvassay.harness.engines.subject import EngineSubject
 from kvassay.harness.registry import Registration
@@ -36,7 +37,7 @@ def subject(build: type[toy.Toy], declared: Declaration = CLAIMED) -> EngineSubj
     return EngineSubject(entry, Path("nowhere"), dense, patience=0.7 if waits else 60.0)
 
 
-def checked(build: type[toy.Toy], circumstance: str) -> Checked:
+def checked(build: type[toy.Toy], circumstance: str) -> Checked[Met]:
     asked = subject(build)
     found = CASES[circumstance](asked)
     asked.drop()

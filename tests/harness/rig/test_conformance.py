@@ -9,9 +9,10 @@ from functools import cache
 
 import pytest
 
+from kvassay.harness.circumstances import Checked
 from kvassay.harness.contract import CacheManager
 from kvassay.harness.registry import Registration, find
-from kvassay.harness.rig.checking import Answer, Checked, Met, Subject
+from kvassay.harness.rig.checking import Answer, Met, Subject
 from kvassay.harness.rig.conformance import CHECKS, Check, Progress
 from kvassay.harness.rig.device import Device
 from kvassay.harness.rig.jobs import Job
@@ -43,7 +44,7 @@ def subject(manager: str, rig: type[Rig] = Rig, block_size: int = 4) -> Subject:
     return Subject(registered(manager), device, TaggedReference(), rig, block_size)
 
 
-def problems(checked: list[Checked]) -> list[str]:
+def problems(checked: list[Checked[Met]]) -> list[str]:
     return [f"{c.invariant}, {c.circumstance}: {c.problem}" for c in checked if c.problem]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from kvassay.harness.circumstances import Checked
 from kvassay.harness.contract import (
     AttentionBatch,
     AttentionResult,
@@ -24,7 +25,7 @@ from kvassay.harness.contract import (
     Rounding,
 )
 from kvassay.harness.registry import Registration, find
-from kvassay.harness.rig.checking import Answer, Checked, Subject
+from kvassay.harness.rig.checking import Answer, Met, Subject
 from kvassay.harness.rig.conformance import Branched, Check, Preempted, Together, Warm
 from kvassay.harness.rig.dense import DenseReference
 from kvassay.harness.rig.device import Work
@@ -74,7 +75,7 @@ def subject(
     return Subject(registered(manager, CacheManager), device, reference, rig)
 
 
-def passed(checked: Checked) -> bool:
+def passed(checked: Checked[Met]) -> bool:
     assert checked.problem is None, checked.problem
     return checked.passed
 

@@ -371,3 +371,11 @@ def test_who_was_never_read_is_not_right_but_unjudged() -> None:
     assert Met.ABORTED not in worker.watch.never_met
     assert Met.NULL not in worker.watch.never_met
     assert Met.NULL in Worker(WINDOWED).watch.never_met
+
+
+def test_who_was_read_in_one_group_of_two_is_unjudged() -> None:
+    worker = Worker(FULL, WINDOWED)
+    worker.ask("a")
+    worker.passes(("a", 0, PROMPT[:2], [4, 7]))
+    worker.watch.left("a")
+    assert worker.watch.judged["a"] == 0

@@ -252,8 +252,11 @@ def chart(points: Sequence[Point]) -> Any:
     for panel in (first, gaps, achieved):
         panel.set_xlabel("arrivals, 1/s")
         panel.set_xlim(left=0)
-    first.set(yscale="log", ylabel="time to first token, ms")
-    gaps.set(yscale="log", ylabel="time per output token, ms")
+    for panel, label in ((first, "time to first token, ms"), (gaps, "time per output token, ms")):
+        panel.set_ylabel(label)
+        # Whose tokens all come at once has gaps of 0, for which a logarithm has no place.
+        if any((line.get_ydata(orig=False) > 0).any() for line in panel.lines):
+            panel.set_yscale("log")
     achieved.set_ylabel("1/s")
     style.legend(first)
     style.legend(achieved)

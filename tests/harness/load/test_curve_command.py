@@ -78,6 +78,17 @@ def _require_samples(record: Record) -> None:
     assert found["departure_rate"].value == pytest.approx(found["arrival_rate"].value, rel=0.5)
 
 
+@pytest.mark.parametrize(("gap", "scale"), [(0.0, "linear"), (0.004, "log")])
+def test_gaps_of_nothing_have_no_logarithm(gap: float, scale: str) -> None:
+    values = {metric.tag: 9.0 for metric in load_curves_page.METRICS}
+    values |= {"arrival_rate": 10.0, "departure_rate": 10.0, "goodput": 10.0}
+    counts = (2, *(0 for _ in load_curves_page.ENDINGS[1:]))
+    samples = {"ttft": (0.1, 0.2), "tpot": (gap, gap)}
+    point = load_curves_page.Point("one", 10.0, counts, dict(values), samples, ())
+    first, gaps, _ = load_curves_page.chart([point]).axes
+    assert (first.get_yscale(), gaps.get_yscale()) == ("log", scale)
+
+
 def test_ctrl_c_keeps_the_points_that_are_whole(
     serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,7 @@ def test_the_same_file_without_a_fault_passes(tmp_path: Path) -> None:
     assert not convictions(tmp_path)
 
 
+@pytest.mark.long
 def test_the_bump_allocator_passes(tmp_path: Path) -> None:
     run = assay(tmp_path, CORRECT, "--impl", "control-bump", "--examples", "400")
     assert run.returncode == 0, run.stdout
@@ -137,7 +138,7 @@ def test_the_bump_allocator_passes(tmp_path: Path) -> None:
 
 def test_managers_that_publish_at_release_pass(tmp_path: Path) -> None:
     both = ("--impl", "control-publish-at-finish", "--impl", "control-drafts-at-release")
-    run = assay(tmp_path, CORRECT, *both, "--examples", "400")
+    run = assay(tmp_path, CORRECT, *both, "--examples", "120")
     assert run.returncode == 0, run.stdout
     (reached,) = re.findall(r"^P4 .*$", run.stdout, re.MULTILINE)
     assert reached.count("pass") == 3

@@ -18,8 +18,8 @@ page more per request, without needing it.) A batch holds one request.
 Not claimed, because the engine has no call for it: FORK, TRUNCATE, CHUNKED in pieces smaller
 than a checkpoint, QUERY (the scheduler's budget is an estimate over a batch), VALIDATES_INPUT (a
 second release is an assertion, a second unlock silent), REFCOUNTS (the tree counts locks per node,
-and the Rust core does not show them). PEEK is claimed for the unified trees only: the older one
-splits and renews what it looks up.
+and the Rust core does not show them). PEEK is claimed for the unified trees only, since 0.5.20:
+others split and renew what they look up.
 
 Importing this file does not import SGLang, which takes seconds; building a manager does.
 """
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -55,11 +56,15 @@ from kvassay.impls.engines.sglang_parts import (
     PACKAGE,
     TREES,
     engine,
+    largest_token,
     naming_adapters,
     new_tree,
     radix_key,
+    requests,
+    salt,
     scheduling,
 )
+from kvassay.impls.engines.versions import at_least
 
 MAX_REQUESTS = 256
 """Rows of the request pool, SGLang's ``--max-running-requests``."""
@@ -81,7 +86,7 @@ _OFFERED = (
 def declare(tree: str, commits: bool) -> Declaration:
     """What is true of a tree, publishing at commit or at release."""
     offered = [*_OFFERED, *((Capability.COMMIT,) if commits else ())]
-    if tree != "radix":
+    if tree != "radix" and at_least(PACKAGE, "0.5.20"):
         offered.append(Capability.PEEK)
     return Declaration(
         capabilities=frozenset(offered),
@@ -109,7 +114,7 @@ class SglangManager:
     commits = False
 
     def __init__(self, tree: str, num_blocks: int, block_size: int) -> None:
-        scheduling()
+        self._calls = requests()
         sglang = engine()
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -127,25 +132,25 @@ class SglangManager:
         self._name_adapter = naming_adapters(parameters)
         self.tree: Any = new_tree(tree, parameters)
         self._requests: dict[str, Any] = {}
+        self._renamed: dict[int, int] = {}
+        self._largest = largest_token()
 
     def admit(self, request: str, key: CacheKey) -> int:
         req, length = self._request(request, key), len(key.tokens)
-        engine().common.match_kv_cache(req, self.tree, max_prefix_len=length - 1)
-        req.lock = self.tree.lock(req.last_node)
-        req.kv.cache_protected_len = req.prefix_len
+        hit = self._calls.match(self.tree, req, length - 1)
+        self._calls.lock(self.tree, req)
         try:
-            self._place(req, length)
+            self._place(req, hit, length)
         except OutOfBlocks:
-            self.tree.unlock(req.lock)
+            self._calls.unlock(self.tree, req)
             raise
         self._requests[request] = req
-        hit: int = req.prefix_len
         return hit
 
     def append(self, request: str, tokens: Sequence[int]) -> None:
         req = self._requests[request]
         self._extend(req, req.kv.kv_allocated_len, req.kv.kv_allocated_len + len(tokens))
-        req.output_ids.extend(tokens)
+        req.output_ids.extend(self._ids(tokens))
 
     def block_table(self, request: str) -> Sequence[int]:
         kv, size = self._requests[request].kv, self.block_size
@@ -153,13 +158,13 @@ class SglangManager:
         return [slot // size for slot in slots.tolist()]
 
     def release(self, request: str, outcome: Outcome = Outcome.FINISHED) -> None:
-        sglang, req = engine(), self._requests.pop(request)
+        req = self._requests.pop(request)
         publishes = not self.commits and outcome in PUBLISHED
         if outcome is Outcome.FINISHED:
             req.finished_reason = scheduling().FINISH_LENGTH(length=len(req.output_ids))
         elif outcome is Outcome.ABORTED:
             req.finished_reason = scheduling().FINISH_ABORT()
-        sglang.common.release_kv_cache(req, self.tree, checkpoint=publishes)
+        self._calls.release(self.tree, req, publishes)
 
     def evict(self, num_blocks: int) -> int:
         wanted = engine().EvictParams(num_tokens=num_blocks * self.block_size)
@@ -181,19 +186,43 @@ class SglangManager:
         return Counters(free=free, cached=cached, used=self.num_blocks - free - cached)
 
     def peek(self, key: CacheKey) -> int:
-        """Only for the unified trees, which have a match that changes nothing."""
-        wanted = radix_key(key, limit=len(key.tokens) - 1)
+        """Only for the unified trees, which have a match that changes nothing (since 0.5.20)."""
+        known = replace(key, tokens=self._ids(key.tokens))
+        wanted = radix_key(known, limit=len(key.tokens) - 1)
         hit: int = self.tree.tree_core.match_full_device_prefix(wanted)[0]
         return hit
 
     def take_events(self) -> list[CacheEvent]:
-        return [_translate(event) for event in self.tree.take_events()]
+        return [self._translate(event) for event in self.tree.take_events()]
+
+    def _ids(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The tokens, those that no vocabulary has under names that this release can hash."""
+        most, names = self._largest, self._renamed
+        if not tokens or max(tokens) <= most:
+            return tokens
+        return [t if t <= most else names.setdefault(t, most + 1 + len(names)) for t in tokens]
+
+    def _translate(self, event: Any) -> CacheEvent:
+        known = engine().events
+        if isinstance(event, known.BlockRemoved):
+            return CacheEvent(EventKind.REMOVED, tuple(event.block_hashes))
+        if isinstance(event, known.AllBlocksCleared):
+            return CacheEvent(EventKind.CLEARED)
+        names = {name: token for token, name in self._renamed.items()}
+        return CacheEvent(
+            EventKind.STORED,
+            tuple(event.block_hashes),
+            parent=event.parent_block_hash,
+            tokens=tuple(names.get(token, token) for token in event.token_ids),
+            salt=salt(event),
+            adapter=getattr(event, "lora_name", None),
+        )
 
     def _request(self, request: str, key: CacheKey) -> Any:
         req = scheduling().Req(
             request,
             "",
-            array("q", key.tokens),
+            array("q", self._ids(key.tokens)),
             engine().sampling,
             # Becomes the extra key of the tree, as the adapter's id does in SGLang.
             lora_id=key.adapter,
@@ -202,13 +231,12 @@ class SglangManager:
         self._name_adapter(req, key.adapter)
         return req
 
-    def _place(self, req: Any, length: int) -> None:
+    def _place(self, req: Any, hit: int, length: int) -> None:
         """A row for a new request, with its hit and slots for the rest of the prompt."""
-        hit = req.prefix_len
         if self.rows.alloc([req]) is None:
             raise OutOfBlocks(f"all {MAX_REQUESTS} rows are in use")
         if hit:
-            self._write(req, 0, hit, self.tree.prefix_device_indices(req))
+            self._write(req, 0, hit, self._calls.found(self.tree, req))
         try:
             self._extend(req, hit, length)
         except OutOfBlocks:
@@ -249,15 +277,12 @@ class CommittingSglangManager(SglangManager):
 
     def commit(self, request: str, num_tokens: int) -> None:
         req = self._requests[request]
-        # A checkpoint leaves here where the next extend begins; before the first, the hit.
-        committed, length = req.prefix_len, req.kv.kv_allocated_len
+        committed, length = self._calls.committed(req), req.kv.kv_allocated_len
         if not committed < num_tokens <= length:
             raise ValueError(
                 f"commit: expected {committed} < num_tokens <= {length}, got {num_tokens}"
             )
-        req.refresh_fill_ids()
-        req.extend_end = num_tokens
-        engine().common.checkpoint_kv_cache(req, self.tree)
+        self._calls.checkpoint(self.tree, req, num_tokens)
 
 
 def _one(number: Any) -> Any:
@@ -271,22 +296,6 @@ def _allocator(size: int, page_size: int) -> Any:
     if page_size == 1:
         return sglang.allocator.TokenToKVPoolAllocator(size=size, **common)
     return sglang.allocator.PagedTokenToKVPoolAllocator(size=size, page_size=page_size, **common)
-
-
-def _translate(event: Any) -> CacheEvent:
-    known = engine().events
-    if isinstance(event, known.BlockRemoved):
-        return CacheEvent(EventKind.REMOVED, tuple(event.block_hashes))
-    if isinstance(event, known.AllBlocksCleared):
-        return CacheEvent(EventKind.CLEARED)
-    return CacheEvent(
-        EventKind.STORED,
-        tuple(event.block_hashes),
-        parent=event.parent_block_hash,
-        tokens=tuple(event.token_ids),
-        salt=event.cache_salt,
-        adapter=event.lora_name,
-    )
 
 
 def _stages(tree: str, num_blocks: int, block_size: int, num_requests: int) -> Any:

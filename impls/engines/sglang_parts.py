@@ -3,9 +3,9 @@
 What the two adapters of SGLang share: `sglang` drives its whole request path, `sglang_index` its
 trees by themselves. Importing this file does not import SGLang, which takes seconds.
 
-What differs between releases is here too. Before 0.5.22 a tree has no ``lock``, its match brings
-slots instead of a length, and the scheduler takes its requests another way: such a release is
-driven tree by tree (`sglang_index`) and not by requests.
+What differs between releases is here too, and in `sglang_requests`. Before 0.5.22 a tree has no
+``lock``, its match brings slots instead of a length, and the scheduler takes its requests another
+way.
 """
 
 from __future__ import annotations
@@ -21,20 +21,18 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvassay.harness.contract import CacheKey, ContractError
-from kvassay.impls.engines import sglang_stub
+from kvassay.impls.engines import sglang_kernels, sglang_stub
 from kvassay.impls.engines.quiet import quietly
-from kvassay.impls.engines.versions import Call, importing, require
+from kvassay.impls.engines.sglang_requests import Current, Earlier, Requests
+from kvassay.impls.engines.versions import Call, at_least, importing, require
 
 PACKAGE = "sglang"
 INSTALL = (
     "pip install torch==2.13.0 && pip install --no-deps -r impls/engines/sglang_requirements.txt"
 )
 
-VERIFIED = ("0.5.23", "0.5.20", "0.5.19")
-"""Releases whose trees were run."""
-WHOLE = ("0.5.23",)
-"""Those of them whose requests are driven, and not the trees alone."""
-
+VERIFIED = ("0.5.23", "0.5.22", "0.5.21", "0.5.20", "0.5.19")
+"""Releases that were run."""
 TREES = ("radix", "unified-python", "unified-rust")
 
 
@@ -57,6 +55,8 @@ def engine() -> SimpleNamespace:
         # Compiled at its first use, which takes ten seconds where no earlier build is kept: that
         # is part of importing the engine, and no operation is to be taken for a hang by it.
         native_hash._load_native_hash_module()
+        if not at_least(PACKAGE, "0.5.22"):
+            sglang_kernels.stand_in(import_module("sglang.srt.mem_cache.allocator.paged"))
 
     _require_trees(base_prefix_cache, RadixKey, (RadixCache, UnifiedRadixCache))
     sglang_stub.publish(
@@ -104,16 +104,10 @@ def _require_trees(parts: Any, key: type, trees: tuple[type, ...]) -> None:
 
 @lru_cache(maxsize=1)
 def scheduling() -> Any:
-    """SGLang's module of requests; `ContractError` where a release takes them another way.
-
-    What a request goes through is looked at first: older releases import half a server here.
-    """
+    """SGLang's module of requests; `ContractError` where a release takes them another way."""
     sglang = engine()
     token, paged = (getattr(sglang.allocator, name) for name in ALLOCATORS)
     calls = [
-        Call(sglang.common, "match_kv_cache", 2, ("max_prefix_len",)),
-        Call(sglang.common, "checkpoint_kv_cache", 2),
-        Call(sglang.common, "release_kv_cache", 2, ("checkpoint",)),
         Call(sglang.common, "evict_from_tree_cache", 2),
         Call(sglang.ReqToTokenPool, "__init__", 4),
         Call(sglang.ReqToTokenPool, "alloc", 1),
@@ -122,18 +116,53 @@ def scheduling() -> Any:
         Call(paged, "alloc_extend", 6),
         Call(paged, "alloc_decode", 3),
     ]
-    calls += [Call(tree, "lock", 1) for tree in (sglang.RadixCache, sglang.UnifiedRadixCache)]
-    require(PACKAGE, WHOLE, calls)
+    require(PACKAGE, VERIFIED, calls)
     with _importing():
         from sglang.srt.managers import schedule_batch
-    require(PACKAGE, WHOLE, [Call(schedule_batch.Req, "__init__", 4, ("lora_id", "cache_salt"))])
+    require(PACKAGE, VERIFIED, [Call(schedule_batch.Req, "__init__", 4, ("lora_id", "cache_salt"))])
     return schedule_batch
+
+
+@lru_cache(maxsize=1)
+def requests() -> Requests:
+    """How this release's scheduler takes a request; `ContractError` if it is neither way."""
+    common, req = engine().common, scheduling().Req
+    if hasattr(common, "match_kv_cache"):
+        require(
+            PACKAGE,
+            VERIFIED,
+            [
+                Call(common, "match_kv_cache", 2, ("max_prefix_len",)),
+                Call(common, "checkpoint_kv_cache", 2),
+                Call(common, "release_kv_cache", 2, ("checkpoint",)),
+            ],
+        )
+        return Current(common)
+    trees = (engine().RadixCache, engine().UnifiedRadixCache)
+    require(
+        PACKAGE,
+        VERIFIED,
+        [
+            Call(common, "release_kv_cache", 2, ("is_insert",)),
+            Call(req, "init_next_round_input", 1),
+            Call(req, "set_extend_range", 2),
+            # Before 0.5.19 the row of a request was not kept there.
+            Call(scheduling().ReqKvInfo, "__init__", 0, ("req_pool_idx",)),
+            *(Call(tree, "cache_unfinished_req", 1) for tree in trees),
+        ],
+    )
+    return Earlier(common)
 
 
 @contextmanager
 def _importing() -> Iterator[None]:
     with quietly("sglang"), importing(PACKAGE, VERIFIED), sglang_stub.standing_in():
         yield
+
+
+def largest_token() -> int:
+    """Token ids up to this one can be hashed; before 0.5.23 events hashed unsigned 32-bit ones."""
+    return (1 << 63) - 1 if at_least(PACKAGE, "0.5.23") else 1 << 31
 
 
 ALLOCATORS = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
@@ -175,11 +204,15 @@ _CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
 
 def naming_adapters(parameters: Any) -> Callable[[Any, str | None], None]:
     """What gives a request's adapter its name in events, once the tree has these parameters."""
-    if parameters.kv_event_lora_names is not None:
+    if getattr(parameters, "kv_event_lora_names", None) is not None:
         register: Callable[[Any, str | None], None] = parameters.kv_event_lora_names.register
         return register
+    events = import_module("sglang.srt.mem_cache.events")
+    if not hasattr(events, "LoRANameTable"):
+        # Before 0.5.22 no event says whose adapter it is of.
+        return lambda req, adapter: None
     # Before 0.5.23 the events of this format alone have names, out of a table of the server's.
-    table = import_module("sglang.srt.mem_cache.events").LoRANameTable()
+    table = events.LoRANameTable()
     parameters.kv_event_lora_names, parameters.dynamo_kv_event_format = table, True
 
     def name(req: Any, adapter: str | None) -> None:
@@ -187,6 +220,12 @@ def naming_adapters(parameters: Any) -> Callable[[Any, str | None], None]:
             table.register(lora_id=adapter, lora_name=adapter)
 
     return name
+
+
+def salt(event: Any) -> str | None:
+    """The salt of what an event says was stored; up to 0.5.19 beside the other fields."""
+    there = event if hasattr(event, "cache_salt") else getattr(event, "metadata", None)
+    return getattr(there, "cache_salt", None)
 
 
 def length(match: Any) -> int:

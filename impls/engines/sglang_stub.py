@@ -1,7 +1,7 @@
 """Imports SGLang's cache code without its serving stack, GPU kernels and model configurations.
 
-``sglang/__init__.py`` imports transformers, torchvision and the language front end, and three
-packages below it import every model and every kernel; none of that is needed here. They are
+``sglang/__init__.py`` imports transformers, torchvision and the language front end, and the
+packages `BARE` import every model and every kernel; none of that is needed here. They are
 registered as bare packages (their submodules still come from the wheel), and three modules that
 only give names to annotations as dummies. No file of the wheel is touched. Where Triton and
 torchvision are not installed, dummies stand in for them during the import: neither kernels nor
@@ -23,7 +23,13 @@ from typing import Any
 
 from kvassay.impls.engines.versions import at_least
 
-BARE = ("srt.configs", "srt.layers.quantization", "srt.layers.attention")
+BARE = (
+    "srt.configs",
+    "srt.layers.quantization",
+    "srt.layers.attention",
+    # 0.5.22 asks a part of it, at the first match, whether this is a GPU of AMD.
+    "kernels.ops.attention.dsv4",
+)
 DUMMIES = ("srt.configs.model_config", "srt.configs.hybrid_arch", "srt.parser.reasoning_parser")
 DUMMIES_BEFORE_0_5_21 = ("srt.server_args",)
 """Imports the front end there; later releases do not come by."""

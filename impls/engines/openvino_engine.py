@@ -81,6 +81,8 @@ class OpenVinoEngine:
         self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._running: dict[int, tuple[str, Any, Deliver]] = {}
         self._number = 0
+        # The pipeline's ids are numbers: of each name its own, so that it sees a name again too.
+        self._ids: dict[str, int] = {}
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="openvino-engine", daemon=True)
         self._thread.start()
@@ -143,9 +145,10 @@ class OpenVinoEngine:
         config.do_sample, config.ignore_eos, config.apply_chat_template = False, True, False
         if request.options.get("logprobs"):
             config.logprobs = 1
-        ids = library.Tensor(library.numpy.array([list(request.prompt)], dtype="int64"))
+        id = self._ids.setdefault(request.request, len(self._ids))
         try:
-            handle = self._pipeline.add_request(number, ids, config)
+            ids = library.Tensor(library.numpy.array([list(request.prompt)], dtype="int64"))
+            handle = self._pipeline.add_request(id, ids, config)
         except Exception as error:  # the pipeline lives on: this request alone was wrong
             deliver(ValueError(f"request {request.request!r}: {error}"))
             return

@@ -24,7 +24,7 @@ FOUND: Mapping[str, Mapping[str, str]] = {
         IN_USE: "stuck",
         "a prompt without tokens": "beside another",
     },
-    "openvino-engine": {NO_ROOM: "ended early with 0 (ignored)"},
+    "openvino-engine": {NO_ROOM: "ended early with 0 (ignored)", IN_USE: "No associated state"},
 }
 """By engine and circumstance, what it is convicted of."""
 SIZES = Sizes(

@@ -177,7 +177,9 @@ class Moves:
         tokens = self._continuation(name, count) or self.keys.tokens(count)
         drafts = 0
         if self.checker.has(Capability.DRAFTS) and rng.random() < 0.3:
-            drafts = rng.randint(1, len(tokens))
+            # What is rejected may leave as many blocks more as are declared, and no others.
+            most = self.checker.declaration.lookahead * size or len(tokens)
+            drafts = rng.randint(1, min(most, len(tokens)))
         return Append(name, tokens, drafts)
 
     def _continuation(self, name: str, count: int) -> tuple[int, ...]:

@@ -68,6 +68,7 @@ ENGINES = {
         "sglang_requirements.txt",
         tuple(f"{tree}{more}" for tree in TREES for more in ("", "-commit")),
         tuple(f"{tree}-index" for tree in TREES),
+        also=("tqdm==4.70.1",),
     ),
 }
 SUITES = {

@@ -73,6 +73,7 @@ class Capability(StrEnum):
     WALK = "walk"
     ZEROES = "zeroes"
     PRIORITY = "priority"
+    ATTEND = "attend"  # with CAUSAL and LSE from below
     # of a PrefixIndex (with EVICT, RESET, PEEK, WALK and COUNTERS from above)
     LOCK = "lock"
     # of a PagedAttention kernel
@@ -501,7 +502,16 @@ class CacheManager(Protocol):
     WALK         ``walk() -> list[Node]``
     ZEROES       ``take_zeroes() -> [block]``: to be cleared by the device before use
     PRIORITY     ``admit(..., priority=0)``, ``begin(..., priority=0)``
+    ATTEND       ``attend(requests, batch) -> AttentionResult``: attention over the live `requests`,
+                 through the manager's own table; with CAUSAL and LSE as a kernel claims them
     ===========  ==================================================================================
+
+    *ATTEND* is for a manager whose table no kernel but its own can read. Sequence b of `batch` is
+    ``requests[b]``, and no request comes twice. Key and value cache hold what was written through
+    ``block_table``, block id for row: ids lie below `num_blocks` plus the number of `reserved_ids`.
+    Everything of `batch` may be used but ``batch.block_table``, which the manager is to know
+    better; `rounding`, `empty_row`, `tail` and `determinism` are declared as a kernel does. The
+    result is judged as a kernel's, and so is a refusal. Nothing but the result may be written.
     """
 
     num_blocks: int
@@ -683,6 +693,9 @@ CAPABILITY_METHODS: Mapping[type, Mapping[Capability, tuple[str, ...]]] = {
         Capability.WALK: ("walk",),
         Capability.ZEROES: ("take_zeroes",),
         Capability.PRIORITY: (),
+        Capability.ATTEND: ("attend",),
+        Capability.CAUSAL: (),
+        Capability.LSE: (),
     },
     PrefixIndex: {
         Capability.LOCK: ("lock", "unlock"),

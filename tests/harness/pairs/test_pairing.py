@@ -7,18 +7,26 @@ from typing import Any
 
 import pytest
 
-from kvassay.harness.contract import CacheManager, PagedAttention, PrefixIndex
-from kvassay.harness.pairs.pairing import Pairing, pairing
+from kvassay.harness.contract import (
+    CacheManager,
+    Capability,
+    Declaration,
+    PagedAttention,
+    PrefixIndex,
+)
+from kvassay.harness.pairs.pairing import Pairing, own_attention, pairing
 from kvassay.harness.registry import Registration
 
 
-def entry(name: str, kind: type, reference: str = "") -> Registration:
-    return Registration(name, kind, dict[str, Any], declaration=None, reference=reference)  # type: ignore[arg-type]
+def entry(name: str, kind: type, reference: str = "", *offered: Capability) -> Registration:
+    declared = Declaration(capabilities=frozenset(offered))
+    return Registration(name, kind, dict[str, Any], declared, reference=reference)
 
 
 MANAGERS = [entry("m1", CacheManager), entry("m2", CacheManager)]
 KERNELS = [entry("k1", PagedAttention), entry("k2", PagedAttention)]
 INDEX = entry("i", PrefixIndex)
+ATTENDS = entry("own", CacheManager, "", Capability.ATTEND, Capability.CAUSAL, Capability.FORK)
 ELSEWHERE = entry("far", CacheManager, "exec:python far.py")
 
 
@@ -41,8 +49,15 @@ def test_each_with_each_where_both_are_named() -> None:
         ([ELSEWHERE, *MANAGERS[:1]], ["m1+torch"], "no kernel named: .* with torch"),
         ([ELSEWHERE, *KERNELS[:1]], ["far+k1"], "^$"),
         ([INDEX], [], "^$"),
+        ([ATTENDS], ["own+attend"], "^$"),
+        ([ATTENDS, *KERNELS[:1]], ["own+attend", "own+k1"], "^$"),
+        ([ATTENDS, ELSEWHERE], ["own+attend"], "no kernel named: .* not paired"),
+        ([ATTENDS, *MANAGERS[:1]], ["own+attend", "m1+torch"], "no kernel named: .* with torch"),
     ],
-    ids=["managers", "kernels", "elsewhere", "some elsewhere", "elsewhere and kernel", "index"],
+    ids=[
+        *("managers", "kernels", "elsewhere", "some elsewhere", "elsewhere and kernel", "index"),
+        *("attends", "attends and kernel", "attends and elsewhere", "attends and manager"),
+    ],
 )
 def test_a_missing_half_is_supplied_and_told(
     chosen: list[Registration], pairs: list[str], told: str
@@ -51,4 +66,12 @@ def test_a_missing_half_is_supplied_and_told(
     assert names(found) == pairs
 
     assert re.search(told, found.note), found.note
-    assert found.supplied is ("with" in told)
+    assert bool(found.supplied) is ("with" in told)
+    assert "own+attend" not in names(Pairing(found.supplied))
+
+
+def test_its_own_attention_declares_what_is_of_attention() -> None:
+    own = own_attention(ATTENDS)
+    assert own.kind is PagedAttention
+    assert own.declaration == Declaration(capabilities=frozenset({Capability.CAUSAL}))
+    assert own.reference == ""

@@ -17,6 +17,8 @@ from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 CONTRACT_VERSION = 1
+TORN = -2
+"""What `read` of STORAGE tells of a slot whose parts do not hold the same tag."""
 
 
 # ------------------------------------------------------------------------------------------ errors
@@ -291,6 +293,8 @@ class Declaration:
             object.__setattr__(self, name, members)
         object.__setattr__(self, "reserved_ids", tuple(self.reserved_ids))
         self._check_numbers()
+        if self.has(Capability.STORAGE, Capability.GROUPS):
+            raise ContractError("STORAGE is not driven beside GROUPS by this version")
         if self.order is not Order.NONE and not self.stamps and self.order in _STAMPED:
             raise ContractError(f"order={self.order} needs stamps: which operations are accesses?")
 
@@ -495,7 +499,7 @@ class CacheManager(Protocol):
     PEEK         ``peek(key) -> int``: what `admit` would return, without being an access
     EVENTS       ``take_events() -> list[CacheEvent]``
     GROUPS       ``groups``, ``block_table(request, group)``
-    STORAGE      ``write(group, slots, tags)``, ``read(group, slots)``
+    STORAGE      ``write(group, slots, tags)``, ``read(group, slots) -> tags``: see below
     COUNTERS     ``counters() -> Counters``
     REFCOUNTS    ``refcounts() -> Mapping[int, int]``: for each block in use, the number of live
                  requests whose table holds it
@@ -505,6 +509,15 @@ class CacheManager(Protocol):
     ATTEND       ``attend(requests, batch) -> AttentionResult``: attention over the live `requests`,
                  through the manager's own table; with CAUSAL and LSE as a kernel claims them
     ===========  ==================================================================================
+
+    *STORAGE* is for an engine that owns its tensors: what is judged is then what they hold.
+    Slots are ``block * block_size + offset``, blocks as the engine numbers them; `group` is 0.
+    ``write`` puts ``tags[i]``, an int from -1 to 2**31 - 1, into everything that the engine keeps
+    for ``slots[i]``: the keys and the values of every layer, as many elements as an int of 32 bits
+    takes. ``read`` returns what `write` was given, or `TORN` for a slot whose parts do not all hold
+    the same. What an operation copies, a fork or a copy on write, the engine has copied when the
+    operation returns, by its own code; `take_copies` is not needed then, and where it is there, it
+    tells those who keep KV elsewhere. Not beside GROUPS yet.
 
     *ATTEND* is for a manager whose table no kernel but its own can read. Sequence b of `batch` is
     ``requests[b]``, and no request comes twice. Key and value cache hold what was written through

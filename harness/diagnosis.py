@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from kvassay.harness.device import FRESH, ShadowDevice
+from kvassay.harness.contract import TORN
+from kvassay.harness.device import FRESH, NO_KV, ShadowDevice
 from kvassay.harness.violation import Anomaly, Violation
 from kvassay.reference.eviction import Tenant, WrongVictim
 from kvassay.reference.model import CacheModel, Live
@@ -50,11 +51,11 @@ class Diagnosis:
         blocks = self.model.blocks
         if block not in blocks.tenancy:
             return "P1", Anomaly.PHANTOM_HIT
-        if got == FRESH and blocks.since[block] == self.model.now:
+        if got in NO_KV and blocks.since[block] == self.model.now:
             return "C2", Anomaly.LOST_COPY
-        if (got is None or got == FRESH) and self._being_written(live, position, block):
+        if (got is None or got in NO_KV) and self._being_written(live, position, block):
             return "P4", Anomaly.UNWRITTEN
-        if got is not None and got != FRESH:
+        if got is not None and got not in NO_KV:
             if self._another_epoch(got, live.tags[position]):
                 return "P5", Anomaly.STALE_HIT
             if self._another_namespace(got, live.tags[position]):
@@ -68,7 +69,7 @@ class Diagnosis:
             return "P5", Anomaly.STALE_HIT
         if got in live.tags[position:] or (entry is not None and self._right_later(live, position)):
             return "P3", Anomaly.HOLE
-        if got is None or got == FRESH:
+        if got is None or got in NO_KV:
             return "P4", Anomaly.UNWRITTEN
         return "P2", Anomaly.WRONG_KEY
 
@@ -121,7 +122,7 @@ class Diagnosis:
         block = live.table[index]
         got = self.device.read(live.table, position)
         writer = self._writer(live, block, position, got)
-        if got is None or got == FRESH:
+        if got is None or got in NO_KV:
             invariant, anomaly = "C2", Anomaly.LOST_COPY
         elif writer is not None and self._sharers(live, model.live[writer], index):
             invariant, anomaly = "C1", Anomaly.SHARER_WRITE
@@ -277,6 +278,8 @@ class Diagnosis:
             return "nothing (no such block)"
         if tag == FRESH:
             return "nothing written since it was handed out"
+        if tag == TORN:
+            return "different things in its parts (keys, values, layers)"
         return in_words(*self.model.book.path(tag))
 
 

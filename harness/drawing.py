@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kvassay.harness.contract import CacheKey
-from kvassay.harness.device import FRESH
+from kvassay.harness.device import NO_KV
 from kvassay.harness.scenario import Step
 from kvassay.reference.model import CacheModel, Live
 
@@ -92,7 +92,7 @@ def _block(
 
 def _slot(position: int, tag: int, live: Live, model: CacheModel) -> str:
     wrong = position < live.committed and tag != live.tags[position]
-    if tag == FRESH:
+    if tag in NO_KV:
         return ".!" if wrong else "."
     last = model.book.path(tag)[1][-1]
     token = last if isinstance(last, int) else f"{last[0]}:{last[1]}"

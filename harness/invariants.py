@@ -95,6 +95,14 @@ def _unwritten(declaration: Declaration) -> str | None:
     return "needs COMMIT, TRUNCATE, DRAFTS or publish=release: all is visible once it has slots"
 
 
+def _copies(declaration: Declaration) -> str | None:
+    if declaration.has(Capability.COPIES):
+        return None
+    if declaration.has(Capability.STORAGE, Capability.FORK):
+        return None
+    return "needs COPIES, or STORAGE and FORK"
+
+
 _PREFIX = needs(Capability.PREFIX_CACHE)
 _EDGES = ((Seen.BEFORE_BLOCK_END, Seen.AT_BLOCK_END), (Seen.AT_BLOCK_END, Seen.AFTER_BLOCK_END))
 
@@ -121,7 +129,7 @@ LAW: dict[str, Invariant] = {
             needs(Capability.FORK, Capability.PREFIX_CACHE),
             ((Seen.FORK_THEN_WRITE, Seen.HIT),),
         ),
-        Invariant("C2", "copies are complete", "cow", needs(Capability.COPIES), ((Seen.COPIED,),)),
+        Invariant("C2", "copies are complete", "cow", _copies, ((Seen.COPIED,),)),
         Invariant("P1", "a hit is resident", "prefix", _PREFIX, ((Seen.HIT,),)),
         Invariant(
             "P2", "key identity", "prefix", _PREFIX, ((Seen.HIT,), (Seen.NEAR_KEY, Seen.DIVERGED))

@@ -10,7 +10,6 @@ from kvassay.harness.evidence import Seen
 NOT_DRIVEN = frozenset(
     {
         Capability.GROUPS,
-        Capability.STORAGE,
         Capability.WALK,
         Capability.ZEROES,
         Capability.PRIORITY,

@@ -12,6 +12,7 @@ from kvassay.harness.device import ShadowDevice
 from kvassay.harness.diagnosis import Diagnosis
 from kvassay.harness.evidence import Seen
 from kvassay.harness.mirror import Mirror
+from kvassay.harness.stored_device import StoredDevice
 from kvassay.harness.violation import Anomaly
 from kvassay.reference.model import CacheModel
 
@@ -23,7 +24,8 @@ class CheckerState(Calling):
         self.manager = manager
         self.declaration = declaration
         self.model = CacheModel(manager.num_blocks, manager.block_size, declaration)
-        self.device = ShadowDevice(manager.block_size)
+        self.storage = self._stored() if declaration.has(Capability.STORAGE) else None
+        self.device = self.storage or ShadowDevice(manager.block_size)
         self.diagnosis = Diagnosis(self.model, self.device)
         self.evidence: Counter[Seen] = Counter()
         has = declaration.has
@@ -35,6 +37,15 @@ class CheckerState(Calling):
         self._mirror = Mirror(self.model) if has(Capability.EVENTS) else None
         if self._mirror is not None:
             self._mirror.take(self._call_plain(manager.take_events))
+
+    def _stored(self) -> StoredDevice:
+        """The device in the tensors of the engine, which has one group here."""
+        manager = self.manager
+        return StoredDevice(
+            manager.block_size,
+            lambda slots, tags: self._call_plain(manager.write, 0, slots, tags),
+            lambda slots: self._call_plain(manager.read, 0, slots),
+        )
 
     def has(self, *capabilities: Capability) -> bool:
         """Whether the implementation declares all of these."""
@@ -48,7 +59,7 @@ class CheckerState(Calling):
         if len(copies) > most:
             expected = f"at most {most} copies, each into a block of its own"
             self._fail("C2", Anomaly.NOT_AN_ANSWER, expected, f"{len(copies)} or more: {copies}")
-        if copies:
+        if copies and self.storage is None:
             self.evidence[Seen.COPIED] += 1
         return copies
 

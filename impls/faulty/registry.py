@@ -44,6 +44,7 @@ from kvassay.impls.faulty import (
     pairs,
     radix_managers,
     rig,
+    storage,
     tables,
     triton_kernels,
 )
@@ -74,6 +75,7 @@ def _all() -> tuple[Planted, ...]:
     faults = (
         *_classes(Family.MANAGER, CacheManager, managers.FAULTS),
         *_classes(Family.MANAGER, CacheManager, tables.FAULTS),
+        *_classes(Family.MANAGER, CacheManager, storage.FAULTS),
         *_classes(Family.MANAGER, CacheManager, radix_managers.FAULTS, "radix-"),
         *_classes(Family.INDEX, PrefixIndex, indexes.FAULTS),
         *_classes(Family.INDEX, PrefixIndex, index_answers.FAULTS),

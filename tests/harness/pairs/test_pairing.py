@@ -27,6 +27,8 @@ MANAGERS = [entry("m1", CacheManager), entry("m2", CacheManager)]
 KERNELS = [entry("k1", PagedAttention), entry("k2", PagedAttention)]
 INDEX = entry("i", PrefixIndex)
 ATTENDS = entry("own", CacheManager, "", Capability.ATTEND, Capability.CAUSAL, Capability.FORK)
+UNTOLD = entry("u", CacheManager, "", Capability.STORAGE)
+TOLD = entry("t", CacheManager, "", Capability.STORAGE, Capability.COPIES)
 ELSEWHERE = entry("far", CacheManager, "exec:python far.py")
 
 
@@ -50,13 +52,18 @@ def test_each_with_each_where_both_are_named() -> None:
         ([ELSEWHERE, *KERNELS[:1]], ["far+k1"], "^$"),
         ([INDEX], [], "^$"),
         ([ATTENDS], ["own+attend"], "^$"),
+        ([UNTOLD], [], "^not paired, .* told to nobody: u$"),
+        ([UNTOLD, *KERNELS[:1]], [], "^not paired, .* told to nobody: u$"),
+        ([UNTOLD, TOLD, *KERNELS[:1]], ["t+k1"], "^not paired, .* told to nobody: u$"),
+        ([UNTOLD, TOLD], ["t+torch"], "no kernel named: .* with torch; not paired, .*: u$"),
         ([ATTENDS, *KERNELS[:1]], ["own+attend", "own+k1"], "^$"),
         ([ATTENDS, ELSEWHERE], ["own+attend"], "no kernel named: .* not paired"),
         ([ATTENDS, *MANAGERS[:1]], ["own+attend", "m1+torch"], "no kernel named: .* with torch"),
     ],
     ids=[
         *("managers", "kernels", "elsewhere", "some elsewhere", "elsewhere and kernel", "index"),
-        *("attends", "attends and kernel", "attends and elsewhere", "attends and manager"),
+        *("attends", "untold", "untold and kernel", "untold, told and kernel", "untold and told"),
+        *("attends and kernel", "attends and elsewhere", "attends and manager"),
     ],
 )
 def test_a_missing_half_is_supplied_and_told(
@@ -66,7 +73,7 @@ def test_a_missing_half_is_supplied_and_told(
     assert names(found) == pairs
 
     assert re.search(told, found.note), found.note
-    assert bool(found.supplied) is ("with" in told)
+    assert bool(found.supplied) is ("with torch" in told or "with paged" in told)
     assert "own+attend" not in names(Pairing(found.supplied))
 
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from kvassay.harness.contract import TORN
 from kvassay.harness.device import FRESH, NO_KV, ShadowDevice
+from kvassay.harness.stored_device import StoredDevice
 from kvassay.harness.violation import Anomaly, Violation
 from kvassay.reference.eviction import Tenant, WrongVictim
 from kvassay.reference.model import CacheModel, Live
@@ -49,6 +50,8 @@ class Diagnosis:
         self, live: Live, position: int, block: int, got: int | None
     ) -> tuple[str, Anomaly]:
         blocks = self.model.blocks
+        if self._ought_to_be_copied(live, position, block):
+            return "C2", Anomaly.LOST_COPY
         if block not in blocks.tenancy:
             return "P1", Anomaly.PHANTOM_HIT
         if got in NO_KV and blocks.since[block] == self.model.now:
@@ -72,6 +75,13 @@ class Diagnosis:
         if got is None or got in NO_KV:
             return "P4", Anomaly.UNWRITTEN
         return "P2", Anomaly.WRONG_KEY
+
+    def _ought_to_be_copied(self, live: Live, position: int, block: int) -> bool:
+        """Whether a hit ends inside a block that was nobody's, and an engine copies by itself."""
+        blocks, size = self.model.blocks, self.model.block_size
+        nobodys = blocks.users.get(block, 0) <= 1 and block not in blocks.published
+        ends_inside = live.hit % size > 0 and position // size == live.hit // size
+        return isinstance(self.device, StoredDevice) and nobodys and ends_inside
 
     def _being_written(self, live: Live, position: int, block: int) -> bool:
         """Whether a live request has this very slot for this very token, but no KV in it yet."""

@@ -103,20 +103,11 @@ class Tables(CheckerState):
     def _shown_copies(
         self, storage: StoredDevice, live: Live, table: list[int], hit: int
     ) -> Iterator[tuple[int, int]]:
-        """What an engine with tensors of its own has copied into a new table, as they show.
-
-        Where a hit ends inside a block that nobody has, it should have: that is a copy of itself.
-        """
-        blocks, size = self.model.blocks, self.model.block_size
+        """What an engine with tensors of its own has copied into a new table, as they show."""
         for index, block in enumerate(table[: self.model.blocks_for(max(hit, live.committed))]):
-            if index < len(live.table) and live.table[index] == block:
-                continue
-            nobodys = block not in blocks.users and block not in blocks.published
-            sources = storage.sources(block)
-            if nobodys and hit - size < index * size < hit:
-                sources.add(block)
-            for source in sources:
-                yield source, block
+            if index >= len(live.table) or live.table[index] != block:
+                for source in storage.sources(block):
+                    yield source, block
 
     def _fresh(self, live: Live, table: list[int], hit: int, copied: set[int]) -> list[int]:
         """The blocks of a new table that were handed out as new."""

@@ -1,14 +1,15 @@
 """Which managers are tested with which kernels: all that were named, each with each.
 
 Where only one half is named and nothing but pairs is assayed, the other is supplied from the
-built-ins and that is told. A manager in another process (``exec:``) is paired only with a kernel
+built-ins and that is told. A manager with layer groups or a window is not paired: a pair has one table for each request,
+all of which its kernel reads. A manager in another process (``exec:``) is paired only with a kernel
 that is named too: to check it nothing has to be installed here that kernels need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvassay.harness.contract import CacheManager, PagedAttention
 from kvassay.harness.registry import Registration, find
@@ -31,7 +32,13 @@ class Pairing:
 
 def pairing(chosen: Sequence[Registration]) -> Pairing:
     """Pairs of what was chosen, completed from the built-ins."""
-    managers = [entry for entry in chosen if entry.kind is CacheManager]
+    named = [entry for entry in chosen if entry.kind is CacheManager]
+    managers = [entry for entry in named if not entry.declaration.windowed]
+    if len(managers) < len(named):
+        alone = _names([entry for entry in named if entry.declaration.windowed])
+        rest = pairing([entry for entry in chosen if entry not in named or entry in managers])
+        note = f"not paired, having layer groups or a window: {alone}"
+        return replace(rest, note="; ".join(filter(None, (note, rest.note))))
     kernels = [entry for entry in chosen if entry.kind is PagedAttention]
     if managers and kernels:
         return Pairing(_each_with_each(managers, kernels))

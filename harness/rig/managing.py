@@ -38,6 +38,8 @@ class Managed:
         for capability in UNSUPPORTED:
             if declaration.has(capability):
                 raise ContractError(f"the rig cannot drive a manager with {capability.name}")
+        if declaration.windowed:
+            raise ContractError("the rig cannot drive a manager with a window: it reads all of it")
         self.declaration = declaration
         self.num_blocks: int = manager.num_blocks
         self.block_size: int = manager.block_size

@@ -7,18 +7,22 @@ from typing import Any
 
 import pytest
 
-from kvassay.harness.contract import CacheManager, PagedAttention, PrefixIndex
+from kvassay.harness.contract import CacheManager, Declaration, PagedAttention, PrefixIndex
 from kvassay.harness.pairs.pairing import Pairing, pairing
 from kvassay.harness.registry import Registration
 
 
-def entry(name: str, kind: type, reference: str = "") -> Registration:
-    return Registration(name, kind, dict[str, Any], declaration=None, reference=reference)  # type: ignore[arg-type]
+def entry(name: str, kind: type, reference: str = "", **declared: Any) -> Registration:
+    return Registration(name, kind, dict[str, Any], Declaration(**declared), reference=reference)
 
 
 MANAGERS = [entry("m1", CacheManager), entry("m2", CacheManager)]
 KERNELS = [entry("k1", PagedAttention), entry("k2", PagedAttention)]
 INDEX = entry("i", PrefixIndex)
+WINDOWED = [
+    entry("w1", CacheManager, window=4),
+    entry("w2", CacheManager, capabilities={"groups"}),
+]
 ELSEWHERE = entry("far", CacheManager, "exec:python far.py")
 
 
@@ -41,8 +45,19 @@ def test_each_with_each_where_both_are_named() -> None:
         ([ELSEWHERE, *MANAGERS[:1]], ["m1+torch"], "no kernel named: .* with torch"),
         ([ELSEWHERE, *KERNELS[:1]], ["far+k1"], "^$"),
         ([INDEX], [], "^$"),
+        ([*MANAGERS[:1], *WINDOWED], ["m1+torch"], "not paired, .*: w1 and w2; no kernel .* with"),
+        (WINDOWED, [], "not paired, having layer groups or a window: w1 and w2$"),
     ],
-    ids=["managers", "kernels", "elsewhere", "some elsewhere", "elsewhere and kernel", "index"],
+    ids=[
+        "managers",
+        "kernels",
+        "elsewhere",
+        "some elsewhere",
+        "elsewhere and kernel",
+        "index",
+        "some with windows",
+        "windows",
+    ],
 )
 def test_a_missing_half_is_supplied_and_told(
     chosen: list[Registration], pairs: list[str], told: str
@@ -52,3 +67,12 @@ def test_a_missing_half_is_supplied_and_told(
 
     assert re.search(told, found.note), found.note
     assert found.supplied is ("with" in told)
+
+
+def test_what_has_windows_is_paired_with_no_kernel() -> None:
+    found = pairing([*WINDOWED, *MANAGERS[:1], *KERNELS[:1]])
+    assert names(found) == ["m1+k1"]
+    assert "w1 and w2" in found.note
+    found = pairing([*WINDOWED, *KERNELS[:1]])
+    assert names(found) == ["paged+k1", "radix+k1"]
+    assert "w1 and w2" in found.note

@@ -11,7 +11,8 @@ is seen by nobody any more. What holds in each group:
 * [low, n) is *readable*; blocks with a position in [low, length) are *needed*, and held for sure;
 * a block wholly below `low` has been *passed*. Its entry is null, or anything: whether the manager
   still holds what it shows is not known, so it counts neither as held nor as free;
-* what was published in a passed block may have been dropped: it may be hit, and never must.
+* what was published in a passed block may have been dropped, and what lies behind it in any group
+  with it, as it can be out of reach then: it may be hit, and never must.
 
 A hit of h tokens is resident in a group if [low(h), h) is. It *must* be counted where the whole
 prefix is surely resident in every group: of managers that hit by the window alone, and of those
@@ -42,6 +43,8 @@ NOWHERE = -1
 
 class Strand(Live):
     """One request in one layer group."""
+
+    request: Request
 
     def __init__(self, key: CacheKey, tags: list[int], window: int | None) -> None:
         super().__init__(key, tags)
@@ -75,6 +78,13 @@ class Request(Live):
     def __init__(self, strands: Sequence[Strand]) -> None:
         super().__init__(strands[0].key, strands[0].tags)
         self.strands = tuple(strands)
+        for strand in strands:
+            strand.request = self
+
+    @property
+    def passed(self) -> bool:
+        """Whether a window has passed a block of it."""
+        return any(strand.first for strand in self.strands)
 
     def sync(self, block_size: int) -> None:
         """Tell the strands how far the request has come, and what its windows have passed."""
@@ -228,20 +238,13 @@ class GroupModel(CacheModel):
         return passed
 
     def _passed(self, strand: Strand) -> int:
-        """Doubt what was published in the blocks that are needed no longer."""
+        """Doubt what was published in the blocks that are needed no longer, and behind them."""
         before = len(strand.table) - len(strand.held)
-        for index in range(before, min(strand.first, len(strand.sites))):
-            self._doubt(strand, index)
+        if strand.first > before:
+            for each in strand.request.strands:
+                held = [site[0] for site in each.sites[before:] if site is not None]
+                self.publications.doubt(each.tags, before * self.block_size, held)
         return max(0, strand.first - before)
-
-    def _doubt(self, strand: Strand, index: int) -> None:
-        """What stands in a passed block may have been dropped by now."""
-        size, unit, tags = self.block_size, self.unit, strand.tags
-        start = index * size // unit * unit
-        for stop in range(start + unit, min((index + 1) * size + unit, len(tags) + 1), unit):
-            entry = self.publications.entries.get(tags[stop - 1])
-            if entry is not None and strand.sites[index] in entry.sites:
-                entry.withdrawable = True
 
     def _note_sites(self, strand: Strand) -> None:
         tenancy, sites, table = self.blocks.tenancy, strand.sites, strand.table
@@ -283,8 +286,8 @@ class GroupModel(CacheModel):
             self.blocks.publish(block, self.now, index)
             self.blocks.published[block].tag = tags[stop - 1]
             self._doubt_where_cut(strand, block, index)
-            if index < strand.first:
-                self._doubt(strand, index)
+        if strand.request.passed:
+            self.publications.doubt(tags[:stop], begin, table)
 
     def confirm(self, live: Live) -> None:
         """What the request's next query sees of its hit is resident."""

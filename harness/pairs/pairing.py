@@ -1,9 +1,10 @@
 """Which managers are tested with which kernels: all that were named, each with each.
 
 Where only one half is named and nothing but pairs is assayed, the other is supplied from the
-built-ins and that is told. A manager with layer groups or a window is not paired: a pair has one table for each request,
-all of which its kernel reads. A manager in another process (``exec:``) is paired only with a kernel
-that is named too: to check it nothing has to be installed here that kernels need.
+built-ins and that is told. A manager with layer groups or a window is not paired: a pair has one
+table for each request, and its kernel reads all of it. A manager in another process (``exec:``) is
+paired only with a kernel that is named too: to check it nothing has to be installed here that
+kernels need.
 """
 
 from __future__ import annotations

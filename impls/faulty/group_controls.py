@@ -105,11 +105,20 @@ class WindowDroppedLate(GroupedCache):
 
 
 @implementation("control-whole-prefixes", kind=CacheManager, declaration=DECLARATION)
-class WholePrefixes(GroupedCache):
-    """Counts a hit only where every group has all of the prefix, seen or not."""
+class WholePrefixes(WindowForgotten):
+    """Hits whole prefixes alone, and keeps nothing that lies behind a block it has forgotten."""
 
     def _has(self, strand: Strand, count: int) -> bool:
         return all(self._lookup(key) is not None for key in self._keys(strand, count))
+
+    def release(self, request: str, outcome: Outcome = Outcome.FINISHED) -> None:
+        strands = self._strands[request]
+        forgotten = max(strand.table.count(NULL) for strand in strands)
+        behind = [block for strand in strands for block in strand.table[forgotten:] if forgotten]
+        for block in behind:
+            if self._references[block] == 1 and block in self._key_of:
+                self._unmap(block)
+        super().release(request, outcome)
 
 
 @implementation("control-groups-in-step", kind=CacheManager, declaration=IN_STEP)

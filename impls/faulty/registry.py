@@ -55,6 +55,13 @@ from kvassay.impls.faulty.planting import Fault
 
 ENGINES = (
     ("vllm", "kvassay.impls.faulty.vllm", "FAULTS", "vllm-fault-", "vllm"),
+    (
+        "vllm",
+        "kvassay.impls.faulty.vllm_groups",
+        "FAULTS",
+        "vllm-hybrid-fault-",
+        "vllm-hybrid",
+    ),
     ("sglang", "kvassay.impls.faulty.sglang", "FAULTS", "sglang-fault-", "sglang-radix-commit"),
     (
         "sglang",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from typing import Any
 from pathlib import Path
+from typing import Any
 
 import pytest
 

@@ -77,7 +77,11 @@ class GroupChecker(Checker):
 
     def _read_strand(self, name: str, told: str, spec: GroupSpec, strand: Strand) -> list[int]:
         """A request's table in one group, checked for form."""
-        table = self._table_of_size(self._table_of(name, spec), told, strand.length)
+        least = self.model.blocks_for(strand.length)
+        longest = least + self.declaration.lookahead
+        table = at_most(self._table_of(name, spec), longest)
+        if not least <= len(table) <= longest:
+            self._wrong_size(told, strand.length, table, longest)
         for index, block in enumerate(table):
             null = block in self.model.null
             if null and index < strand.first:

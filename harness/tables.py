@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from kvassay.harness.calling import at_most
 from kvassay.harness.contract import Declaration, Dedup, Placement
@@ -22,7 +22,11 @@ class Tables(CheckerState):
 
     def _read_table(self, name: str, length: int) -> list[int]:
         """A request's table, checked for form."""
-        table = self._table_of_size(self._call_plain(self.manager.block_table, name), name, length)
+        longest = self.model.num_blocks + self.declaration.lookahead
+        table = at_most(self._call_plain(self.manager.block_table, name), longest)
+        least = self.model.blocks_for(length)
+        if not least <= len(table) <= least + self.declaration.lookahead:
+            self._wrong_size(name, length, table, longest)
         if self.declaration.placement is Placement.CONTIGUOUS and table:
             self._check_contiguous(name, table)
         if len(set(table)) != len(table):
@@ -32,18 +36,13 @@ class Tables(CheckerState):
                 self._new_id(name, block)
         return table
 
-    def _table_of_size(self, answer: Iterable[int], name: str, length: int) -> list[int]:
-        """A table that has as many entries as its request's tokens need."""
+    def _wrong_size(self, name: str, length: int, table: list[int], longest: int) -> NoReturn:
         least = self.model.blocks_for(length)
-        longest = max(least, self.model.num_blocks) + self.declaration.lookahead
-        table = at_most(answer, longest)
         most = least + self.declaration.lookahead
-        if not least <= len(table) <= most:
-            wanted = f"{least} blocks" if least == most else f"{least} to {most} blocks"
-            wanted += f" for {length} tokens of {name}"
-            more = " or more" if len(table) > longest else ""
-            self._fail("A7", Anomaly.TABLE, wanted, f"{len(table)}{more}: {table}")
-        return table
+        wanted = f"{least} blocks" if least == most else f"{least} to {most} blocks"
+        wanted += f" for {length} tokens of {name}"
+        more = " or more" if len(table) > longest else ""
+        self._fail("A7", Anomaly.TABLE, wanted, f"{len(table)}{more}: {table}")
 
     def _check_contiguous(self, name: str, table: list[int]) -> None:
         expected = list(range(table[0], table[0] + len(table)))

@@ -20,12 +20,14 @@ from kvassay.harness.contract import (
 )
 from kvassay.harness.registry import implementation
 from kvassay.impls.faulty.grouped import DECLARATION, NULL, USUAL, GroupedCache, Strand
+from kvassay.impls.faulty.hashed import LiveRequest
 
 IN_STEP = replace(
     DECLARATION,
     capabilities=DECLARATION.capabilities - {Capability.COMMIT},
     publish=Publish.RESERVATION,
 )
+AT_RELEASE = replace(DECLARATION, publish=Publish.RELEASE)
 ONE_WINDOW = replace(
     DECLARATION, capabilities=DECLARATION.capabilities - {Capability.GROUPS}, window=7
 )
@@ -140,3 +142,21 @@ class GroupsInStep(GroupedCache):
         for strand in self._strands[request]:
             strand.committed = len(strand.tokens)
             self._publish(strand, strand.committed // self.block_size)
+
+
+@implementation("control-groups-published-at-release", kind=CacheManager, declaration=AT_RELEASE)
+class PublishedAtRelease(GroupedCache):
+    """Publishes when a request leaves, and then what its windows still show."""
+
+    def _publish(self, entry: LiveRequest, count: int) -> None:
+        """Not with the commit."""
+
+    def release(self, request: str, outcome: Outcome = Outcome.FINISHED) -> None:
+        for strand in self._strands[request]:
+            count = strand.committed // self.block_size
+            keys = self._keys(strand, count)
+            for index in range(strand.published, count):
+                block = strand.table[index]
+                if block != NULL and block not in self._key_of:
+                    self._map(block, keys[index])
+        super().release(request, outcome)

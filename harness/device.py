@@ -62,6 +62,22 @@ class ShadowDevice:
                 return self._position(content, tags, low, high)
         return None
 
+    def first_wrong_within(
+        self, table: Sequence[int], tags: Sequence[int], start: int, stop: int
+    ) -> int | None:
+        """First position of [start, stop) whose slot does not hold its tag, or None."""
+        size, memory = self.block_size, self.memory
+        for index in range(start // size, (stop + size - 1) // size):
+            begin = index * size
+            low, high = max(begin, start), min(begin + size, stop)
+            content = memory.get(table[index])
+            if content is None:
+                return low
+            held = content[low - begin : high - begin]
+            if held != tags[low:high]:
+                return self._position(held, tags, low, high)
+        return None
+
     @staticmethod
     def _position(content: Sequence[int], tags: Sequence[int], low: int, high: int) -> int:
         return next(p for p in range(low, high) if content[p - low] != tags[p])

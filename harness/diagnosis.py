@@ -20,6 +20,9 @@ from kvassay.reference.model import CacheModel, Live
 from kvassay.reference.publications import Entry
 from kvassay.reference.tags import Element, Namespace
 
+NOT_ITS_OWN = (Anomaly.HOLE, Anomaly.UNWRITTEN, Anomaly.WRONG_KEY)
+"""What a block shows that was never published for the key."""
+
 
 class Diagnosis:
     """Names what went wrong; every method raises a `Violation` or finds nothing."""
@@ -32,12 +35,20 @@ class Diagnosis:
 
     # ------------------------------------------------------------------------------ a wrong hit
 
-    def wrong_hit(self, name: str, live: Live, position: int) -> NoReturn:
-        """A token counted as a hit is not what a legal schedule would have written."""
+    def wrong_hit(
+        self, name: str, live: Live, position: int, *, elsewhere: bool = False
+    ) -> NoReturn:
+        """A token counted as a hit is not what a legal schedule would have written.
+
+        `elsewhere`: another layer group has all that was counted. Then a block that nobody
+        published is no wrong answer of the look-up: this group was not asked.
+        """
         model = self.model
         block = live.table[position // model.block_size]
         got = self.device.read(live.table, position)
         invariant, anomaly = self._judge_hit(live, position, block, got)
+        if elsewhere and anomaly in NOT_ITS_OWN and block not in model.blocks.published:
+            invariant, anomaly = "P1", Anomaly.PHANTOM_HIT
         raise Violation(
             invariant,
             anomaly,
@@ -91,7 +102,7 @@ class Diagnosis:
             and index < len(other.table)
             and other.table[index] == block
             and other.tags[: position + 1] == live.tags[: position + 1]
-            for other in self.model.live.values()
+            for other in self.model.readers().values()
         )
 
     def _entry(self, tags: Sequence[int], position: int) -> Entry | None:
@@ -134,7 +145,7 @@ class Diagnosis:
         writer = self._writer(live, block, position, got)
         if got is None or got in NO_KV:
             invariant, anomaly = "C2", Anomaly.LOST_COPY
-        elif writer is not None and self._sharers(live, model.live[writer], index):
+        elif writer is not None and self._sharers(live, model.readers()[writer], index):
             invariant, anomaly = "C1", Anomaly.SHARER_WRITE
         elif writer is None and model.blocks.since.get(block) == model.now:
             invariant, anomaly = "C2", Anomaly.LOST_COPY
@@ -150,7 +161,7 @@ class Diagnosis:
 
     def _writer(self, live: Live, block: int, position: int, got: int | None) -> str | None:
         offset = position % self.model.block_size
-        for name, other in self.model.live.items():
+        for name, other in self.model.readers().items():
             if other is live or block not in other.table:
                 continue
             there = other.table.index(block) * self.model.block_size + offset
@@ -169,7 +180,7 @@ class Diagnosis:
     def covered(self, name: str, block: int, shared: Sequence[int]) -> NoReturn:
         """A block was handed out as new although somebody covers it."""
         model = self.model
-        holders = {who: live for who, live in model.live.items() if block in live.table}
+        holders = {who: live for who, live in model.readers().items() if block in live.table}
         places = {who: live.table.index(block) for who, live in holders.items()}
         if any(live.pending and who != name for who, live in holders.items()):
             invariant, anomaly = "P7", Anomaly.PIN_IGNORED
@@ -299,6 +310,7 @@ def in_words(namespace: Namespace, elements: Sequence[Element]) -> str:
     parts += [f"salt {namespace.salt!r}"] if namespace.salt is not None else []
     parts += [f"adapter {namespace.adapter!r}"] if namespace.adapter is not None else []
     parts += [f"epoch {namespace.epoch}"] if namespace.epoch else []
+    parts += [f"layer group {namespace.group}"] if namespace.group else []
     return ", ".join(parts)
 
 

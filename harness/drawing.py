@@ -76,6 +76,8 @@ def _block(
     index: int, block: int, live: Live, model: CacheModel, content: Sequence[int] | None
 ) -> str:
     size = model.block_size
+    if block in model.declaration.reserved_ids:
+        return "null"
     shared = "*" if model.blocks.users.get(block, 0) > 1 else ""
     if content is None:
         return f"#{block}{shared}[?]"
@@ -91,7 +93,7 @@ def _block(
 
 
 def _slot(position: int, tag: int, live: Live, model: CacheModel) -> str:
-    wrong = position < live.committed and tag != live.tags[position]
+    wrong = live.low <= position < live.committed and tag != live.tags[position]
     if tag in NO_KV:
         return ".!" if wrong else "."
     last = model.book.path(tag)[1][-1]

@@ -20,10 +20,13 @@ from kvassay.reference.model import CacheModel
 class CheckerState(Calling):
     """One implementation under test together with the model and the device."""
 
+    mirrors = True
+    """Whether a mirror of the events can answer a look-up."""
+
     def __init__(self, manager: Any, declaration: Declaration) -> None:
         self.manager = manager
         self.declaration = declaration
-        self.model = CacheModel(manager.num_blocks, manager.block_size, declaration)
+        self.model = self._new_model()
         self.storage = self._stored() if declaration.has(Capability.STORAGE) else None
         self.device = self.storage or ShadowDevice(manager.block_size)
         self.diagnosis = Diagnosis(self.model, self.device)
@@ -34,9 +37,13 @@ class CheckerState(Calling):
         self._copies = has(Capability.COPIES)
         self._counters = has(Capability.COUNTERS)
         self._refcounts = has(Capability.REFCOUNTS)
-        self._mirror = Mirror(self.model) if has(Capability.EVENTS) else None
+        self._mirror = Mirror(self.model) if has(Capability.EVENTS) and self.mirrors else None
         if self._mirror is not None:
             self._mirror.take(self._call_plain(manager.take_events))
+
+    def _new_model(self) -> CacheModel:
+        """What is known of the manager, which nobody has used yet."""
+        return CacheModel(self.manager.num_blocks, self.manager.block_size, self.declaration)
 
     def _stored(self) -> StoredDevice:
         """The device in the tensors of the engine, which has one group here."""

@@ -2,15 +2,16 @@
 
 A manager that attends by itself (ATTEND) is tested with its own attention, and with the kernels
 that are named. Where only one half is named and nothing but pairs is assayed, the other is supplied
-from the built-ins and that is told. A manager in another process (``exec:``) is paired only with a
-kernel that is named too: to check it nothing has to be installed here that kernels need. One that
-copies in its own tensors (STORAGE) and tells nobody (COPIES) is not paired.
+from the built-ins and that is told. A manager with layer groups or a window is not paired: a pair
+has one table for each request, and its kernel reads all of it. Nor is one that copies in its own
+tensors (STORAGE) and tells nobody (COPIES). A manager in another process (``exec:``) is paired only
+with a kernel that is named too: to check it nothing has to be installed here that kernels need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from kvassay.harness.contract import (
     CAPABILITY_METHODS,
@@ -43,15 +44,19 @@ class Pairing:
 def pairing(chosen: Sequence[Registration]) -> Pairing:
     """Pairs of what was chosen, completed from the built-ins."""
     managers = [entry for entry in chosen if entry.kind is CacheManager]
-    kernels = [entry for entry in chosen if entry.kind is PagedAttention]
-    untold = [entry.name for entry in managers if _copies_untold(entry)]
-    told = f"not paired, as their copies are told to nobody: {_names(untold)}" if untold else ""
-    managers = [entry for entry in managers if entry.name not in untold]
-    if untold and not managers:
-        return Pairing((), told)
+    notes = []
+    for why, unfit in UNFIT.items():
+        if alone := [entry.name for entry in managers if unfit(entry)]:
+            notes.append(f"not paired, {why}: {_names(alone)}")
+            managers = [entry for entry in managers if not unfit(entry)]
+    found = _paired(managers, [entry for entry in chosen if entry.kind is PagedAttention])
+    return replace(found, note="; ".join(filter(None, (*notes, found.note))))
+
+
+def _paired(managers: Sequence[Registration], kernels: Sequence[Registration]) -> Pairing:
     own = [(entry, own_attention(entry)) for entry in managers if _attends(entry)]
     if managers and kernels:
-        return Pairing((*own, *_each_with_each(managers, kernels)), told)
+        return Pairing((*own, *_each_with_each(managers, kernels)))
     if kernels:
         supplied = _each_with_each(_built_in(MANAGERS, CacheManager), kernels)
         note = f"no manager named: kernels are paired with {_names(MANAGERS)}"
@@ -60,16 +65,27 @@ def pairing(chosen: Sequence[Registration]) -> Pairing:
     here = [entry for entry in others if not entry.reference.startswith(ELSEWHERE)]
     if not here:
         note = "no kernel named: managers in another process are not paired" if others else ""
-        return Pairing(tuple(own), "; ".join(filter(None, (note, told))))
+        return Pairing(tuple(own), note)
     supplied = _each_with_each(here, _built_in(KERNELS, PagedAttention))
     note = f"no kernel named: managers are paired with {_names(KERNELS)}"
-    return Pairing((*own, *supplied), "; ".join(filter(None, (note, told))), supplied)
+    return Pairing((*own, *supplied), note, supplied)
+
+
+def _windowed(manager: Registration) -> bool:
+    return manager.declaration.windowed
 
 
 def _copies_untold(manager: Registration) -> bool:
     """Whether it may have copied in its own tensors what nobody can copy in others."""
     declared = manager.declaration
     return declared.has(Capability.STORAGE) and not declared.has(Capability.COPIES)
+
+
+UNFIT: dict[str, Callable[[Registration], bool]] = {
+    "having layer groups or a window": _windowed,
+    "as their copies are told to nobody": _copies_untold,
+}
+"""Which managers are not paired, and why."""
 
 
 def _attends(manager: Registration) -> bool:

@@ -34,8 +34,8 @@ class Managed:
     """One manager; of its capabilities the rig uses those that it declares."""
 
     def __init__(self, manager: Any, declaration: Declaration, clock: Clock) -> None:
-        if declaration.has(Capability.GROUPS):
-            raise ContractError("the rig cannot drive a manager with GROUPS")
+        if declaration.windowed:
+            raise ContractError("the rig cannot drive a manager with GROUPS or a window")
         if declaration.has(Capability.STORAGE) and not declaration.has(Capability.COPIES):
             raise ContractError("the rig, which keeps KV itself, needs COPIES beside STORAGE")
         self.declaration = declaration

@@ -129,9 +129,11 @@ def test_an_answer_that_is_no_list_of_so_many_ints_is_an_error(answer: Any) -> N
         device.begin_tenancies([0], ())
 
 
-def test_groups_are_not_driven_beside_it() -> None:
-    with pytest.raises(ContractError, match="STORAGE is not driven beside GROUPS"):
-        Declaration(capabilities=["storage", "groups"])
+@pytest.mark.parametrize("window", [None, 4])
+def test_groups_and_windows_are_not_driven_beside_it(window: int | None) -> None:
+    groups = ["groups"] if window is None else []
+    with pytest.raises(ContractError, match="STORAGE is not driven beside GROUPS or a window"):
+        Declaration(capabilities=["storage", *groups], window=window)
 
 
 # ------------------------------------------------------------------------------- whole managers

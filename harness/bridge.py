@@ -57,6 +57,8 @@ from kvassay.harness.far import BridgeError, Far, end_all, short
 from kvassay.harness.registry import Registration, UnknownImplementation, add
 
 PREFIX = "exec:"
+NOT_CARRIED = frozenset({Capability.GROUPS, Capability.ATTEND})
+"""Capabilities with more to say than the protocol has words for."""
 LIMIT = 10.0
 """Seconds for one operation."""
 LIMIT_AFTER_HANG = 1.0
@@ -427,8 +429,8 @@ def _declaration(raw: Any) -> Declaration:
     if foreign:
         listed = ", ".join(sorted(foreign))
         raise BridgeError(f"hello: a CacheManager has no capability {listed}")
-    if declared.has(Capability.GROUPS):
-        raise BridgeError("hello: exec: does not carry the capability groups")
+    for capability in sorted(declared.capabilities & NOT_CARRIED):
+        raise BridgeError(f"hello: exec: does not carry the capability {capability}")
     return declared
 
 

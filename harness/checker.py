@@ -110,7 +110,7 @@ class Checker(Tables, Hits, Looking, Notes):
     def _placed(self, verdict: Violation | Crash) -> Violation | Crash:
         """The verdict, with the operation and the tables that it speaks of."""
         verdict.index, verdict.operation = self.index, self.operation
-        verdict.tables = {name: list(live.table) for name, live in self.model.live.items()}
+        verdict.tables = {name: list(live.table) for name, live in self.model.readers().items()}
         return verdict
 
     def step_within(self, operation: Operation) -> Effect:
@@ -146,26 +146,25 @@ class Checker(Tables, Hits, Looking, Notes):
     ) -> Effect:
         """`admit` (all of the prompt gets slots) and `begin` (only the hit has some)."""
         model = self.model
-        live = Live(key, model.tags_of(key))
+        live = model.enter(key)
         length = len(live.tags)
-        must = model.must_hit(live.tags)
-        need = model.blocks_for(reserves) - must // model.block_size if reserves else 0
-        may_refuse = not model.admissible() or not model.must_succeed(
-            model.blocks_for(reserves), length, admission=True
-        )
+        must = model.must_hit(live)
+        most = model.admission_need(reserves)
+        need = most - must // model.block_size if reserves else 0
+        may_refuse = not model.admissible() or not model.must_succeed(most, length, admission=True)
         mirrored = self._mirror.look_up(key) if self._mirror is not None else None
         self._note_unwritten(live)
         self._note_unpublished(live)
         hit = self._call(call, name, key)
         if hit is REFUSED:
             model.refused(live.tags)
-            return self._refused(model.blocks_for(reserves), may_refuse, admission=True)
+            return self._refused(most, may_refuse, admission=True)
         self._check_hit_number(hit, length)
         live.hit = hit
         live.length = reserves or hit
         pressed = model.pressed_by(need, admission=True)
         if not pressed:
-            self._check_missed(live.tags, hit, must)
+            self._check_missed(live, hit, must)
         self._take(name, live, hit=hit, pressed=pressed)
         self._check_hit_content(name, live, hit)
         self._check_mirror(key, mirrored, hit, pressed)
@@ -218,8 +217,7 @@ class Checker(Tables, Hits, Looking, Notes):
         if answer is REFUSED:
             return self._refused(need, may_refuse)
         self._note_write(live, count)
-        live.tags += model.book.chain(live.tags[-1], op.tokens)
-        live.length += count
+        model.extend(live, op.tokens)
         live.drafts = op.drafts
         self._take(op.request, live, pressed=model.pressed_by(need))
         model.reserve_stamp(live)
@@ -351,16 +349,16 @@ class Checker(Tables, Hits, Looking, Notes):
         if not self.has(Capability.PEEK) or not self._admissible("", op.key):
             return Effect.SKIPPED
         model = self.model
-        tags = model.tags_of(op.key)
-        must = model.must_hit(tags)
-        need = model.blocks_for(len(tags)) - must // model.block_size
+        live = model.enter(op.key)
+        must = model.must_hit(live)
+        need = model.admission_need(len(live.tags)) - must // model.block_size
         pressed = model.pressed_by(need, admission=True)
         mirrored = self._mirror.look_up(op.key) if self._mirror is not None else None
         hit = self._call_plain(self.manager.peek, op.key)
-        self._check_hit_number(hit, len(tags))
+        self._check_hit_number(hit, len(live.tags))
         if not pressed:
-            self._check_missed(tags, hit, must)
-        self._check_published(tags, hit)
+            self._check_missed(live, hit, must)
+        self._check_published(live, hit)
         self._check_mirror(op.key, mirrored, hit, pressed)
         self.evidence[Seen.PEEKED] += 1
         return Effect.DONE
@@ -395,7 +393,7 @@ class Checker(Tables, Hits, Looking, Notes):
         """A4: a refusal is justified, and changes nothing that can be read (see `_look`)."""
         model = self.model
         if not may_refuse:
-            room = model.num_blocks - model.blocks.num_used
+            room = model.unheld()
             self._fail(
                 "A4",
                 Anomaly.UNDUE_REFUSAL,
@@ -405,7 +403,7 @@ class Checker(Tables, Hits, Looking, Notes):
         copies = self._take_copies()
         if copies:
             self._fail("A4", Anomaly.REFUSAL_DAMAGE, "no copies after a refusal", f"{copies}")
-        if self.declaration.refusal is Refusal.CLEAN:
+        if self.declaration.refusal is not Refusal.MAY_EVICT:
             model.publications.refused = model.now
         elif model.pressed_by(need, admission):
             self._may_evict(())

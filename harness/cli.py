@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +12,11 @@ from rich.table import Table
 
 from kvassay.harness.attention.case import BadCase
 from kvassay.harness.bench import bench
-from kvassay.harness.contract import CacheManager, ContractError, PagedAttention
+from kvassay.harness.contract import ContractError
 from kvassay.harness.explain import Told
 from kvassay.harness.gate.command import gate
 from kvassay.harness.load.command import serve
+from kvassay.harness.pairs.pairing import pairing
 from kvassay.harness.registry import (
     Registration,
     Unavailable,
@@ -142,16 +142,15 @@ def _is_of_pair(file: Path) -> bool:
 
 def _replay_pairs(file: Path, found: list[Registration]) -> int:
     """Tell the scenario of a pair for each manager with each kernel; the exit status."""
-    managers = [entry for entry in found if entry.kind is CacheManager]
-    kernels = [entry for entry in found if entry.kind is PagedAttention]
-    if not managers or not kernels:
+    asked = pairing(found)
+    if not asked.pairs or asked.supplied:
         fail(f"{file}: the scenario of a pair: expected --impl for a manager and for a kernel")
     from kvassay.harness.pairs.explain import explain
     from kvassay.harness.pairs.scenario import load
     from kvassay.harness.pairs.session import Pair
 
     failed = False
-    for manager, kernel in product(managers, kernels):
+    for manager, kernel in asked.pairs:
         told = Told()
         try:
             for line in explain(Pair(manager, kernel), load(file), told):

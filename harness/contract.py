@@ -17,6 +17,8 @@ from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 CONTRACT_VERSION = 1
+TORN = -2
+"""What `read` of STORAGE tells of a slot whose parts do not hold the same tag."""
 
 
 # ------------------------------------------------------------------------------------------ errors
@@ -73,6 +75,7 @@ class Capability(StrEnum):
     WALK = "walk"
     ZEROES = "zeroes"
     PRIORITY = "priority"
+    ATTEND = "attend"  # with CAUSAL and LSE from below
     # of a PrefixIndex (with EVICT, RESET, PEEK, WALK and COUNTERS from above)
     LOCK = "lock"
     # of a PagedAttention kernel
@@ -271,7 +274,7 @@ class Declaration:
     """Longest request, in tokens."""
     events: EventSemantics = EventSemantics.MULTISET
     window: int | None = None
-    """Sliding window, in tokens."""
+    """Of a manager without GROUPS: the keys that a query sees, its own included; None: all."""
     rounding: Rounding = Rounding.P
     empty_row: EmptyRow = EmptyRow.ZERO
     tail: Tail = Tail.FINITE
@@ -292,6 +295,20 @@ class Declaration:
         self._check_numbers()
         if self.order is not Order.NONE and not self.stamps and self.order in _STAMPED:
             raise ContractError(f"order={self.order} needs stamps: which operations are accesses?")
+        self._check_windows()
+
+    def _check_windows(self) -> None:
+        """What a window has passed is gone, so nothing may take a request back there."""
+        if not self.windowed:
+            return
+        if self.has(Capability.GROUPS) and self.window is not None:
+            raise ContractError("window: with GROUPS, each GroupSpec has a window of its own")
+        if self.has(Capability.STORAGE):
+            raise ContractError("STORAGE is not driven beside GROUPS or a window by this version")
+        for capability in (Capability.TRUNCATE, Capability.DRAFTS):
+            if self.has(capability):
+                name = capability.value.upper()
+                raise ContractError(f"{name} is not defined beside GROUPS or a window")
 
     def _check_numbers(self) -> None:
         if self.unit != "block_size" and (not isinstance(self.unit, int) or self.unit < 1):
@@ -310,6 +327,11 @@ class Declaration:
     def has(self, *capabilities: Capability) -> bool:
         """Whether all of `capabilities` are declared."""
         return self.capabilities.issuperset(capabilities)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether tables may be several, or hold only what a window shows."""
+        return self.has(Capability.GROUPS) or self.window is not None
 
     def hit_unit(self, block_size: int) -> int:
         """Tokens per hit unit for a given block size."""
@@ -432,11 +454,17 @@ class CacheEvent:
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """One KV cache group: layers that share a block table."""
+    """One KV cache group: layers that share a block table.
+
+    The query at position q sees the keys of all positions up to q; with a `window`, of the last
+    `window` of them, its own included.
+    """
 
     name: str
     window: int | None = None
+    """Keys that a query sees; None: all of them."""
     block_size: int | None = None
+    """Tokens per block; None: the manager's. Others are not driven by this version."""
 
 
 @dataclass(frozen=True)
@@ -493,15 +521,50 @@ class CacheManager(Protocol):
     QUERY        ``can_admit(key) -> bool``: a yes binds the next operation, if it admits that key
     PEEK         ``peek(key) -> int``: what `admit` would return, without being an access
     EVENTS       ``take_events() -> list[CacheEvent]``
-    GROUPS       ``groups``, ``block_table(request, group)``
-    STORAGE      ``write(group, slots, tags)``, ``read(group, slots)``
+    GROUPS       ``groups``, a sequence of `GroupSpec`; ``block_table(request, group)`` takes the
+                 name of one. The factory is called with ``groups=`` and may insist on others
+    STORAGE      ``write(group, slots, tags)``, ``read(group, slots) -> tags``: see below
     COUNTERS     ``counters() -> Counters``
     REFCOUNTS    ``refcounts() -> Mapping[int, int]``: for each block in use, the number of live
                  requests whose table holds it
     WALK         ``walk() -> list[Node]``
     ZEROES       ``take_zeroes() -> [block]``: to be cleared by the device before use
     PRIORITY     ``admit(..., priority=0)``, ``begin(..., priority=0)``
+    ATTEND       ``attend(requests, batch) -> AttentionResult``: attention over the live `requests`,
+                 through the manager's own table; with CAUSAL and LSE as a kernel claims them
     ===========  ==================================================================================
+
+    With GROUPS a request has a table in each group, over one pool: a block belongs to one group at
+    a time, and counts (`counters`, `evict`, `num_blocks`) are blocks of all groups together. A hit
+    is one number for all of them, resident in each. Where a group has a window of W tokens, or the
+    manager declares a `window` and no GROUPS:
+
+    * with the KV of n tokens written, the next query stands at position n and sees ``low = max(0, n
+      - W + 1)`` onwards. Blocks that end at or before `low` have been *passed*: their entries may
+      become null, an id in `reserved_ids`, in the next operation on the request (or in the `commit`
+      that writes the n tokens). An entry that is not null shows what it showed, held or not;
+    * all positions from `low` on have slots, those that are still to be written too; while they are
+      reserved, n is what was written before (the hit, when a request is admitted);
+    * a hit of h tokens is resident from ``max(0, h - W + 1)`` on; entries before that may be null;
+    * a refused `append` or `reserve` may null what has been passed, if ``refusal=may_drop_window``;
+    * TRUNCATE and DRAFTS are not defined: what has been passed cannot come back.
+
+    *STORAGE* is for an engine that owns its tensors: what is judged is then what they hold.
+    Slots are ``block * block_size + offset``, blocks as the engine numbers them; `group` is 0.
+    ``write`` puts ``tags[i]``, an int from -1 to 2**31 - 1, into everything that the engine keeps
+    for ``slots[i]``: the keys and the values of every layer, as many elements as an int of 32 bits
+    takes. ``read`` returns what `write` was given, or `TORN` for a slot whose parts do not all hold
+    the same. What an operation copies, a fork or a copy on write, the engine has copied when the
+    operation returns, by its own code; `take_copies` is not needed then, and where it is there, it
+    tells those who keep KV elsewhere. Not beside GROUPS or a
+    window yet.
+
+    *ATTEND* is for a manager whose table no kernel but its own can read. Sequence b of `batch` is
+    ``requests[b]``, and no request comes twice. Key and value cache hold what was written through
+    ``block_table``, block id for row: ids lie below `num_blocks` plus the number of `reserved_ids`.
+    Everything of `batch` may be used but ``batch.block_table``, which the manager is to know
+    better; `rounding`, `empty_row`, `tail` and `determinism` are declared as a kernel does. The
+    result is judged as a kernel's, and so is a refusal. Nothing but the result may be written.
     """
 
     num_blocks: int
@@ -683,6 +746,9 @@ CAPABILITY_METHODS: Mapping[type, Mapping[Capability, tuple[str, ...]]] = {
         Capability.WALK: ("walk",),
         Capability.ZEROES: ("take_zeroes",),
         Capability.PRIORITY: (),
+        Capability.ATTEND: ("attend",),
+        Capability.CAUSAL: (),
+        Capability.LSE: (),
     },
     PrefixIndex: {
         Capability.LOCK: ("lock", "unlock"),

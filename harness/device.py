@@ -2,15 +2,20 @@
 
 Every slot holds the tag of the KV that was last written there. A block that is handed out anew
 is filled with FRESH, which equals no tag: its new owner may write at any moment, so whatever
-it held before must not be relied on. Writes and copies happen here and nowhere else.
+it held before must not be relied on. Writes and copies happen here and nowhere else, unless an
+engine owns its tensors: that is `stored_device`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
+
+from kvassay.harness.contract import TORN
 
 FRESH = -1
 """Content of a slot that was not written since its block was handed out."""
+NO_KV = (FRESH, TORN)
+"""Contents that name no KV."""
 
 
 class ShadowDevice:
@@ -18,7 +23,7 @@ class ShadowDevice:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self.memory: dict[int, list[int]] = {}
+        self.memory: MutableMapping[int, list[int]] = {}
 
     def begin_tenancies(self, fresh: Iterable[int], copies: Sequence[tuple[int, int]]) -> None:
         """Hand out the blocks `fresh`, then do `copies` as if all sources were read first."""
@@ -38,6 +43,10 @@ class ShadowDevice:
             memory[table[index]][offset : offset + count] = tags[start : start + count]
             start += count
 
+    def holds(self, block: int, tags: Sequence[int]) -> bool:
+        """Whether a block that was handed out holds these tags."""
+        return self.memory[block] == tags
+
     def first_wrong(self, table: Sequence[int], tags: Sequence[int], stop: int) -> int | None:
         """First position below `stop` whose slot does not hold its tag, or None."""
         size, memory = self.block_size, self.memory
@@ -51,6 +60,22 @@ class ShadowDevice:
                 content = content[: high - low]
             if content != tags[low:high]:
                 return self._position(content, tags, low, high)
+        return None
+
+    def first_wrong_within(
+        self, table: Sequence[int], tags: Sequence[int], start: int, stop: int
+    ) -> int | None:
+        """First position of [start, stop) whose slot does not hold its tag, or None."""
+        size, memory = self.block_size, self.memory
+        for index in range(start // size, (stop + size - 1) // size):
+            begin = index * size
+            low, high = max(begin, start), min(begin + size, stop)
+            content = memory.get(table[index])
+            if content is None:
+                return low
+            held = content[low - begin : high - begin]
+            if held != tags[low:high]:
+                return self._position(held, tags, low, high)
         return None
 
     @staticmethod

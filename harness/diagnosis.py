@@ -11,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from kvassay.harness.device import FRESH, ShadowDevice
+from kvassay.harness.contract import TORN
+from kvassay.harness.device import FRESH, NO_KV, ShadowDevice
+from kvassay.harness.stored_device import StoredDevice
 from kvassay.harness.violation import Anomaly, Violation
 from kvassay.reference.eviction import Tenant, WrongVictim
 from kvassay.reference.model import CacheModel, Live
 from kvassay.reference.publications import Entry
 from kvassay.reference.tags import Element, Namespace
+
+NOT_ITS_OWN = (Anomaly.HOLE, Anomaly.UNWRITTEN, Anomaly.WRONG_KEY)
+"""What a block shows that was never published for the key."""
 
 
 class Diagnosis:
@@ -30,12 +35,20 @@ class Diagnosis:
 
     # ------------------------------------------------------------------------------ a wrong hit
 
-    def wrong_hit(self, name: str, live: Live, position: int) -> NoReturn:
-        """A token counted as a hit is not what a legal schedule would have written."""
+    def wrong_hit(
+        self, name: str, live: Live, position: int, *, elsewhere: bool = False
+    ) -> NoReturn:
+        """A token counted as a hit is not what a legal schedule would have written.
+
+        `elsewhere`: another layer group has all that was counted. Then a block that nobody
+        published is no wrong answer of the look-up: this group was not asked.
+        """
         model = self.model
         block = live.table[position // model.block_size]
         got = self.device.read(live.table, position)
         invariant, anomaly = self._judge_hit(live, position, block, got)
+        if elsewhere and anomaly in NOT_ITS_OWN and block not in model.blocks.published:
+            invariant, anomaly = "P1", Anomaly.PHANTOM_HIT
         raise Violation(
             invariant,
             anomaly,
@@ -48,13 +61,15 @@ class Diagnosis:
         self, live: Live, position: int, block: int, got: int | None
     ) -> tuple[str, Anomaly]:
         blocks = self.model.blocks
+        if self._ought_to_be_copied(live, position, block):
+            return "C2", Anomaly.LOST_COPY
         if block not in blocks.tenancy:
             return "P1", Anomaly.PHANTOM_HIT
-        if got == FRESH and blocks.since[block] == self.model.now:
+        if got in NO_KV and blocks.since[block] == self.model.now:
             return "C2", Anomaly.LOST_COPY
-        if (got is None or got == FRESH) and self._being_written(live, position, block):
+        if (got is None or got in NO_KV) and self._being_written(live, position, block):
             return "P4", Anomaly.UNWRITTEN
-        if got is not None and got != FRESH:
+        if got is not None and got not in NO_KV:
             if self._another_epoch(got, live.tags[position]):
                 return "P5", Anomaly.STALE_HIT
             if self._another_namespace(got, live.tags[position]):
@@ -68,9 +83,16 @@ class Diagnosis:
             return "P5", Anomaly.STALE_HIT
         if got in live.tags[position:] or (entry is not None and self._right_later(live, position)):
             return "P3", Anomaly.HOLE
-        if got is None or got == FRESH:
+        if got is None or got in NO_KV:
             return "P4", Anomaly.UNWRITTEN
         return "P2", Anomaly.WRONG_KEY
+
+    def _ought_to_be_copied(self, live: Live, position: int, block: int) -> bool:
+        """Whether a hit ends inside a block that was nobody's, and an engine copies by itself."""
+        blocks, size = self.model.blocks, self.model.block_size
+        nobodys = blocks.users.get(block, 0) <= 1 and block not in blocks.published
+        ends_inside = live.hit % size > 0 and position // size == live.hit // size
+        return isinstance(self.device, StoredDevice) and nobodys and ends_inside
 
     def _being_written(self, live: Live, position: int, block: int) -> bool:
         """Whether a live request has this very slot for this very token, but no KV in it yet."""
@@ -80,7 +102,7 @@ class Diagnosis:
             and index < len(other.table)
             and other.table[index] == block
             and other.tags[: position + 1] == live.tags[: position + 1]
-            for other in self.model.live.values()
+            for other in self.model.readers().values()
         )
 
     def _entry(self, tags: Sequence[int], position: int) -> Entry | None:
@@ -121,9 +143,9 @@ class Diagnosis:
         block = live.table[index]
         got = self.device.read(live.table, position)
         writer = self._writer(live, block, position, got)
-        if got is None or got == FRESH:
+        if got is None or got in NO_KV:
             invariant, anomaly = "C2", Anomaly.LOST_COPY
-        elif writer is not None and self._sharers(live, model.live[writer], index):
+        elif writer is not None and self._sharers(live, model.readers()[writer], index):
             invariant, anomaly = "C1", Anomaly.SHARER_WRITE
         elif writer is None and model.blocks.since.get(block) == model.now:
             invariant, anomaly = "C2", Anomaly.LOST_COPY
@@ -139,7 +161,7 @@ class Diagnosis:
 
     def _writer(self, live: Live, block: int, position: int, got: int | None) -> str | None:
         offset = position % self.model.block_size
-        for name, other in self.model.live.items():
+        for name, other in self.model.readers().items():
             if other is live or block not in other.table:
                 continue
             there = other.table.index(block) * self.model.block_size + offset
@@ -158,7 +180,7 @@ class Diagnosis:
     def covered(self, name: str, block: int, shared: Sequence[int]) -> NoReturn:
         """A block was handed out as new although somebody covers it."""
         model = self.model
-        holders = {who: live for who, live in model.live.items() if block in live.table}
+        holders = {who: live for who, live in model.readers().items() if block in live.table}
         places = {who: live.table.index(block) for who, live in holders.items()}
         if any(live.pending and who != name for who, live in holders.items()):
             invariant, anomaly = "P7", Anomaly.PIN_IGNORED
@@ -277,6 +299,8 @@ class Diagnosis:
             return "nothing (no such block)"
         if tag == FRESH:
             return "nothing written since it was handed out"
+        if tag == TORN:
+            return "different things in its parts (keys, values, layers)"
         return in_words(*self.model.book.path(tag))
 
 
@@ -286,6 +310,7 @@ def in_words(namespace: Namespace, elements: Sequence[Element]) -> str:
     parts += [f"salt {namespace.salt!r}"] if namespace.salt is not None else []
     parts += [f"adapter {namespace.adapter!r}"] if namespace.adapter is not None else []
     parts += [f"epoch {namespace.epoch}"] if namespace.epoch else []
+    parts += [f"layer group {namespace.group}"] if namespace.group else []
     return ", ".join(parts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kvassay.harness.contract import CacheKey
-from kvassay.harness.device import FRESH
+from kvassay.harness.device import NO_KV
 from kvassay.harness.scenario import Step
 from kvassay.reference.model import CacheModel, Live
 
@@ -76,6 +76,8 @@ def _block(
     index: int, block: int, live: Live, model: CacheModel, content: Sequence[int] | None
 ) -> str:
     size = model.block_size
+    if block in model.declaration.reserved_ids:
+        return "null"
     shared = "*" if model.blocks.users.get(block, 0) > 1 else ""
     if content is None:
         return f"#{block}{shared}[?]"
@@ -91,8 +93,8 @@ def _block(
 
 
 def _slot(position: int, tag: int, live: Live, model: CacheModel) -> str:
-    wrong = position < live.committed and tag != live.tags[position]
-    if tag == FRESH:
+    wrong = live.low <= position < live.committed and tag != live.tags[position]
+    if tag in NO_KV:
         return ".!" if wrong else "."
     last = model.book.path(tag)[1][-1]
     token = last if isinstance(last, int) else f"{last[0]}:{last[1]}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from kvassay.harness import drawing
 from kvassay.harness.checker import Checker
+from kvassay.harness.contract import Capability, GroupSpec
 from kvassay.harness.registry import Registration
 from kvassay.harness.scenario import Scenario, Script
 from kvassay.harness.session import BUILD_LIMIT, TIME_LIMIT, AnyChecker, build, time_limit
@@ -24,17 +25,23 @@ def explain(registration: Registration, scenario: Scenario, told: Told) -> Itera
 
     def heading(checker: Checker) -> str:
         manager = checker.manager
-        return f"{registration.name}: {manager.num_blocks} blocks of {manager.block_size} tokens"
+        told = f"{registration.name}: {manager.num_blocks} blocks of {manager.block_size} tokens"
+        groups = scenario.groups if checker.has(Capability.GROUPS) else None
+        return told + "".join(f", {_in_words(spec)}" for spec in groups or ())
 
     return tell(
         scenario,
         told,
-        lambda: build(registration, scenario.num_blocks, scenario.block_size),
+        lambda: build(registration, *scenario.shape, scenario.groups),
         heading,
         lambda checker: drawing.tables(
-            checker.model.live, checker.model, checker.device.memory
+            checker.model.readers(), checker.model, checker.device.memory
         ).splitlines(),
     )
+
+
+def _in_words(spec: GroupSpec) -> str:
+    return f"group {spec.name}" + ("" if spec.window is None else f" (window {spec.window})")
 
 
 def tell(

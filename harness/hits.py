@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from kvassay.harness.contract import CacheKey, Publish
 from kvassay.harness.evidence import Seen
@@ -35,16 +35,18 @@ class Hits(CheckerState):
         wrong = self.device.first_wrong(live.table, live.tags, hit)
         if wrong is not None:
             self.diagnosis.wrong_hit(name, live, wrong)
-        self._check_published(live.tags, hit)
+        self._check_published(live, hit)
         shared = live.table[: self.model.blocks_for(hit)]
         self.diagnosis.wrong_victim(self.model.watch.stay(shared))
 
-    def _check_published(self, tags: Sequence[int], hit: int) -> None:
+    def _check_published(self, live: Live, hit: int) -> None:
         """P4, P3: what counts was published, as declared, however right it may be."""
+        reach = self.model.publications.published(live.tags, hit)
+        if reach != hit:
+            self._unpublished(live.tags, hit, reach)
+
+    def _unpublished(self, tags: Sequence[int], hit: int, reach: int) -> NoReturn:
         model, declared = self.model, self.declaration
-        reach = model.publications.published(tags, hit)
-        if reach == hit:
-            return
         when = f"publish={declared.publish}"
         if declared.publish is Publish.RELEASE:
             when += f", publish_on={','.join(sorted(declared.publish_on))}"
@@ -53,13 +55,13 @@ class Hits(CheckerState):
         invariant, anomaly = ("P4", Anomaly.UNPUBLISHED) if known else ("P3", Anomaly.LAW)
         self._fail(invariant, anomaly, f"{expected} published ({when})", f"{hit}")
 
-    def _check_missed(self, tags: Sequence[int], hit: int, must: int) -> None:
+    def _check_missed(self, live: Live, hit: int, must: int) -> None:
         """P9, P12: what is missing was evicted, and no more than was asked for."""
-        self.diagnosis.over_evicted(tags, hit)
+        self.diagnosis.over_evicted(live.tags, hit)
         if must:
             self.evidence[Seen.MUST_HIT] += 1
         if hit < must:
-            self.diagnosis.missed_hit(tags, hit, must)
+            self.diagnosis.missed_hit(live.tags, hit, must)
 
     def _check_mirror(
         self, key: CacheKey, mirrored: int | None, hit: int, pressed: bool = False

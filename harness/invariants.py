@@ -28,12 +28,18 @@ class Invariant:
     claim: Claim
     reached: tuple[tuple[Seen, ...], ...]
     """All groups must have been met; of each group, one member."""
+    behind_windows: tuple[tuple[Seen, ...], ...] = ()
+    """The same, where there are layer groups or a window."""
 
-    def missing(self, met: Counter[Seen]) -> list[str]:
+    def demands(self, declaration: Declaration) -> tuple[tuple[Seen, ...], ...]:
+        """What must have been met of an implementation that declares so much."""
+        return self.reached + (self.behind_windows if declaration.windowed else ())
+
+    def missing(self, met: Counter[Seen], declaration: Declaration) -> list[str]:
         """What would have to be met for a verdict, and was not."""
         return [
             " or ".join(seen.value for seen in group)
-            for group in self.reached
+            for group in self.demands(declaration)
             if not any(met[seen] for seen in group)
         ]
 
@@ -79,7 +85,17 @@ def _split(declaration: Declaration) -> str | None:
 def _order(declaration: Declaration) -> str | None:
     if not declaration.has(Capability.PREFIX_CACHE):
         return "needs PREFIX_CACHE"
+    if declaration.windowed:
+        return "victims are not judged over layer groups and windows"
     return "no victim order declared" if declaration.order is Order.NONE else None
+
+
+def _events(declaration: Declaration) -> str | None:
+    if not declaration.has(Capability.EVENTS):
+        return "needs EVENTS"
+    if declaration.windowed:
+        return "no event of the contract names a layer group, or what a window has passed"
+    return None
 
 
 def _unwritten(declaration: Declaration) -> str | None:
@@ -95,17 +111,29 @@ def _unwritten(declaration: Declaration) -> str | None:
     return "needs COMMIT, TRUNCATE, DRAFTS or publish=release: all is visible once it has slots"
 
 
+def _copies(declaration: Declaration) -> str | None:
+    if declaration.has(Capability.COPIES):
+        return None
+    if declaration.has(Capability.STORAGE, Capability.FORK):
+        return None
+    return "needs COPIES, or STORAGE and FORK"
+
+
 _PREFIX = needs(Capability.PREFIX_CACHE)
+_PASSED = ((Seen.WINDOW_PASSED,),)
+_SHARED = ((Seen.GROUP_HIT, Seen.WINDOW_HIT),)
 _EDGES = ((Seen.BEFORE_BLOCK_END, Seen.AT_BLOCK_END), (Seen.AT_BLOCK_END, Seen.AFTER_BLOCK_END))
 
 LAW: dict[str, Invariant] = {
     entry.id: entry
     for entry in (
-        Invariant("A1", "conservation", "allocator", always, ((Seen.REUSED,), (Seen.REFUSED,))),
+        Invariant(
+            "A1", "conservation", "allocator", always, ((Seen.REUSED,), (Seen.REFUSED,)), _PASSED
+        ),
         Invariant("A2", "fresh hand-out", "allocator", always, ((Seen.REUSED,),)),
         Invariant("A3", "release exactly once", "allocator", always, ((Seen.REUSED,),)),
         Invariant("A4", "refusal is harmless", "allocator", always, ((Seen.REFUSED,),)),
-        Invariant("A5", "quiescence", "allocator", _quiescence, ((Seen.QUIESCED,),)),
+        Invariant("A5", "quiescence", "allocator", _quiescence, ((Seen.QUIESCED,),), _PASSED),
         Invariant(
             "A6",
             "page granularity",
@@ -113,7 +141,7 @@ LAW: dict[str, Invariant] = {
             _quiescence,
             ((Seen.PARTIAL_PAGE_RELEASED,), (Seen.QUIESCED,)),
         ),
-        Invariant("A7", "table coherence", "allocator", always, _EDGES),
+        Invariant("A7", "table coherence", "allocator", always, _EDGES, _PASSED),
         Invariant(
             "C1",
             "sharers are isolated",
@@ -121,12 +149,19 @@ LAW: dict[str, Invariant] = {
             needs(Capability.FORK, Capability.PREFIX_CACHE),
             ((Seen.FORK_THEN_WRITE, Seen.HIT),),
         ),
-        Invariant("C2", "copies are complete", "cow", needs(Capability.COPIES), ((Seen.COPIED,),)),
-        Invariant("P1", "a hit is resident", "prefix", _PREFIX, ((Seen.HIT,),)),
+        Invariant("C2", "copies are complete", "cow", _copies, ((Seen.COPIED,),)),
         Invariant(
-            "P2", "key identity", "prefix", _PREFIX, ((Seen.HIT,), (Seen.NEAR_KEY, Seen.DIVERGED))
+            "P1", "a hit is resident", "prefix", _PREFIX, ((Seen.HIT,),), ((Seen.WINDOW_HIT,),)
         ),
-        Invariant("P3", "declared hit law", "prefix", _PREFIX, ((Seen.FULL_HIT,),)),
+        Invariant(
+            "P2",
+            "key identity",
+            "prefix",
+            _PREFIX,
+            ((Seen.HIT,), (Seen.NEAR_KEY, Seen.DIVERGED)),
+            _SHARED,
+        ),
+        Invariant("P3", "declared hit law", "prefix", _PREFIX, ((Seen.FULL_HIT,),), _SHARED),
         Invariant(
             "P4",
             "written before read",
@@ -169,14 +204,14 @@ LAW: dict[str, Invariant] = {
             "E1",
             "events mirror the cache",
             "events",
-            needs(Capability.EVENTS),
+            _events,
             ((Seen.MIRRORED,),),
         ),
         Invariant(
             "E2",
             "events are complete",
             "events",
-            needs(Capability.EVENTS),
+            _events,
             ((Seen.MIRRORED,), (Seen.EVICTED, Seen.EVICTED_ON_DEMAND)),
         ),
     )

@@ -22,19 +22,22 @@ MEANING: Mapping[str, str] = {
     "A6": "Requests count tokens, storage counts blocks: a partly filled block is given back "
     "once, and only when none of its tokens is needed any more.",
     "A7": "A request of n tokens has a table of as many blocks as n tokens fill, and at most its "
-    "declared look-ahead more; no two of its positions share a slot.",
+    "declared look-ahead more; no two of its positions share a slot. Behind a window entries may "
+    "be null, and nowhere else: not where the next query sees, in any layer group.",
     "C1": "Sharing is invisible: no request ever reads what another wrote into a block that both "
     "hold. Who writes into a shared block writes into a copy.",
     "C2": "A copy is the whole block, and copies of one batch behave as if all sources were read "
     "before anything was written. Afterwards the two blocks have nothing to do with each "
     "other.",
     "P1": "What is counted as a hit is there: in the slots of the table, with the KV that "
-    "computing it would have left.",
+    "computing it would have left; in every layer group, as far as its window lets the next query "
+    "see.",
     "P2": "KV is shared between equal keys and no others. Keys are equal in every token from the "
     "start on, and in salt, adapter and content spans, none of which can be taken for "
     "another or for tokens.",
     "P3": "With nothing evicted, a look-up hits exactly what the declared law says (`unit`, "
-    "`reserve`, `drop`): not a token more, and nothing behind the first miss.",
+    "`reserve`, `drop`): not a token more, and nothing behind the first miss. Layer groups agree "
+    "on one number, the least of theirs.",
     "P4": "Nobody is served KV before it is written, as declared by `publish`. What was "
     "cancelled, truncated away, or drafted and rejected is never served.",
     "P5": "A look-up returns blocks that hold that key's KV now. A block that was evicted, "

@@ -52,7 +52,10 @@ def misuses(checker: Checker) -> Iterator[tuple[str, Call]]:
     yield "append of no token", lambda m: m.append("a", [])
     yield "append of a negative token", lambda m: m.append("a", [1, -1])
     yield "append of a token that is no int", lambda m: m.append("a", [None])
-    yield "block_table of an unknown request", lambda m: m.block_table("gone")
+    group = () if not checker.has(Capability.GROUPS) else (checker.manager.groups[0].name,)
+    yield "block_table of an unknown request", lambda m: m.block_table("gone", *group)
+    if group:
+        yield "block_table in an unknown group", lambda m: m.block_table("a", "no such group")
     yield "release of an unknown request", lambda m: m.release("gone")
     yield "release with an unknown outcome", lambda m: m.release("a", "vanished")
     for capability, offered in _BY_CAPABILITY.items():

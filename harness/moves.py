@@ -93,8 +93,8 @@ class Moves:
         return f"r{self._count}"
 
     def _room(self) -> int:
-        """Blocks that no live request holds."""
-        return self.model.num_blocks - self.model.blocks.num_used
+        """Blocks that no live request holds, for each of the tables of a further one."""
+        return self.model.unheld() // self.model.tables
 
     def _length(self) -> int:
         """Tokens of a prompt: small, or around what is free, at a block boundary or beside it."""

@@ -95,12 +95,12 @@ class Notes(CheckerState):
         at = live.length - 1
         return live.forked == live.length and any(
             other is not live and other.tags[at : at + 1] == live.tags[at:]
-            for other in self.model.live.values()
+            for other in self.model.readers().values()
         )
 
     def _note_release(self, live: Live, outcome: Outcome) -> None:
         evidence, users = self.evidence, self.model.blocks.users
-        if any(users[block] > 1 for block in live.table):
+        if any(users.get(block, 0) > 1 for block in live.table):
             evidence[Seen.SHARER_LEFT] += 1
         if live.committed < live.length:
             evidence[Seen.ABORTED_UNWRITTEN] += 1

@@ -89,9 +89,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }
     left_out = {item: kind for item, kind in assaying.items() if isinstance(kind, type)}
     asked = implementations(config)
-    if pairing(asked).supplied and any("assay" in _params(i) for i in assaying.keys() - left_out):
+    supplied = pairing(asked).supplied
+    if supplied and any("assay" in _params(i) for i in assaying.keys() - left_out):
         # Pairs with what nobody named are for those who ask for pairs alone.
-        left_out |= {item: CacheManager for item in assaying if PAIRED in _params(item)}
+        left_out |= {i: CacheManager for i in assaying if _params(i).get(PAIRED) in supplied}
     if not left_out:
         return
     if asked and len(left_out) == len(assaying):

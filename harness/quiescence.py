@@ -47,15 +47,20 @@ def _empty(checker: Checker) -> None:
 
 
 def _fill(checker: Checker) -> list[str]:
-    """Requests that take the whole pool, or as much as the declared limits allow."""
+    """Requests that take the whole pool, or as much as the declared limits allow.
+
+    With several tables a request they take the same number of blocks in each; of blocks that are
+    left over then, less than one for each table, nothing is asked.
+    """
     model, declared = checker.model, checker.declaration
-    size, room = model.block_size, model.num_blocks
+    size, room = model.block_size, model.num_blocks // model.tables
+    kept = -(-declared.watermark // model.tables)
     most = room * size if declared.max_tokens is None else declared.max_tokens
     held: list[str] = []
     while room > 0 and model.admissible() and _in_one_piece(checker):
         length = min(room * size, most)
         blocks = model.blocks_for(length)
-        admitted = min(length, (room - declared.watermark) * size)
+        admitted = min(length, (room - kept) * size)
         if admitted < 1:
             break
         name = f"{FILLER}{len(held)}"
@@ -89,17 +94,18 @@ def _demand(checker: Checker, operation: Admit | Append, blocks: int) -> None:
             raise
         refused = True
     if refused:
-        num_blocks = checker.model.num_blocks
+        model = checker.model
         raise Violation(
             "A5",
             Anomaly.LEAK,
-            f"all {num_blocks} blocks to be handed out again after every request has left",
-            f"OutOfBlocks for {blocks} of them; {_obtainable(checker, blocks)} can still be had",
+            f"all {model.num_blocks} blocks to be handed out again after every request has left",
+            f"OutOfBlocks for {blocks * model.tables} of them; "
+            f"{_obtainable(checker, blocks)} can still be had",
         )
 
 
 def _obtainable(checker: Checker, refused: int) -> int:
-    """Most blocks that one more request can get (only for the message)."""
+    """Most blocks that one more request can get, in all tables (only for the message)."""
     size = checker.model.block_size
     for blocks in range(refused - 1, 0, -1):
         key = CacheKey(_tokens(checker.model.now + 1, blocks, blocks * size))
@@ -109,5 +115,5 @@ def _obtainable(checker: Checker, refused: int) -> int:
             continue
         with suppress(Exception):
             checker.manager.release(f"{FILLER}probe")
-        return blocks
+        return blocks * checker.model.tables
     return 0

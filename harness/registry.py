@@ -115,8 +115,8 @@ def implementation(
 ) -> Callable[[Factory], Factory]:
     """Register a class or factory under `name`.
 
-    A CacheManager factory is called with the keywords ``num_blocks, block_size``, a PrefixIndex
-    with ``capacity, page_size``, a PagedAttention and an Engine with none. Raises `ContractError`
+    A CacheManager factory is called with the keywords ``num_blocks, block_size``, and ``groups``
+    where it claims GROUPS, a PrefixIndex with ``capacity, page_size``, a PagedAttention and an Engine with none. Raises `ContractError`
     for an unknown kind, a capability the kind does not have, or a name that is taken by another
     implementation of the kind, in another file or the same.
     """

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, get_args
 
-from kvassay.harness.contract import CacheKey, Outcome, Span
+from kvassay.harness.contract import CacheKey, GroupSpec, Outcome, Span
 
 SCHEMA_VERSION = 1
 MOST_BYTES = 64 * 2**20
@@ -222,6 +222,8 @@ class Scenario:
     """What it shows: for a person."""
     violates: str | None = None
     """The invariant that it was found to break, and in which implementation."""
+    groups: tuple[GroupSpec, ...] | None = None
+    """Layer groups of a manager that claims GROUPS; None: the usual ones, with a pool for each."""
     schema: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
@@ -300,7 +302,7 @@ def _reader(kind: type) -> Any:
     """pydantic reads the dataclass (and is imported only here and below); making it takes long."""
     from pydantic import TypeAdapter
 
-    for strict in (kind, CacheKey, Span):
+    for strict in (kind, CacheKey, Span, GroupSpec):
         setattr(strict, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010
     return TypeAdapter(kind)
 
@@ -361,7 +363,12 @@ def text_of(path: Path | str) -> str:
 
 def to_json(scenario: Scenario) -> str:
     """The file form: one operation a line, defaults left out."""
-    shape = {"num_blocks": scenario.num_blocks, "block_size": scenario.block_size}
+    shape: dict[str, Any] = {
+        "num_blocks": scenario.num_blocks,
+        "block_size": scenario.block_size,
+    }
+    if scenario.groups is not None:
+        shape["groups"] = [_group_dict(spec) for spec in scenario.groups]
     return written(scenario, {"schema": scenario.schema}, shape)
 
 
@@ -391,6 +398,11 @@ def as_dict(operation: Step) -> dict[str, Any]:
             continue
         out[name] = value
     return out
+
+
+def _group_dict(spec: GroupSpec) -> dict[str, Any]:
+    fields = {"name": spec.name, "window": spec.window, "block_size": spec.block_size}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _key_dict(key: CacheKey) -> dict[str, Any]:

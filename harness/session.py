@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeVar
 
 from kvassay.harness.checker import Checker, Effect
-from kvassay.harness.contract import Capability, ContractError, Declaration
+from kvassay.harness.contract import Capability, ContractError, Declaration, GroupSpec
 from kvassay.harness.evidence import Seen
 from kvassay.harness.generator import Generator
+from kvassay.harness.group_checker import GroupChecker
+from kvassay.harness.groups import default_groups, drawn_groups, groups_of
 from kvassay.harness.registry import Registration, Unavailable, check_attributes
 from kvassay.harness.scenario import Operation, Quiesce, Scenario, Script, Step
 from kvassay.harness.violation import Crash, Hang, Violation
@@ -87,17 +90,30 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def build(registration: Registration, num_blocks: int, block_size: int) -> Checker:
+def build(
+    registration: Registration,
+    num_blocks: int,
+    block_size: int,
+    groups: tuple[GroupSpec, ...] | None = None,
+) -> Checker:
     """A new instance under a checker; the instance may insist on another geometry.
 
-    Raises `ValueError` where the factory does not offer the geometry, `ContractError` or
-    `Unavailable` where the registration is at fault, `Crash` where building fails.
+    One that claims GROUPS is built with `groups`; without any, with the usual ones, and with so
+    many blocks for each of them. Raises `ValueError` where the factory does not offer the geometry,
+    `ContractError` or `Unavailable` where the registration is at fault, `Crash` where building
+    fails.
     """
-    shape = {"num_blocks": num_blocks, "block_size": block_size}
+    shape: dict[str, Any] = {"num_blocks": num_blocks, "block_size": block_size}
+    if registration.declaration.has(Capability.GROUPS):
+        shape["groups"] = groups or default_groups(block_size)
+        shape["num_blocks"] *= 1 if groups else len(shape["groups"])
 
     def checked(manager: Any) -> Checker:
         check_attributes(manager, registration)
-        return Checker(manager, registration.declaration)
+        insisted = groups_of(manager, registration.declaration)
+        if insisted is None:
+            return Checker(manager, registration.declaration)
+        return GroupChecker(manager, registration.declaration, insisted)
 
     return built(registration, shape, checked)
 
@@ -122,13 +138,8 @@ def built(
 
 def replay(registration: Registration, scenario: Scenario) -> Run:
     """Run a scenario from the start; the verdict is None if nothing is wrong."""
-    return _guarded(
-        registration,
-        scenario.num_blocks,
-        scenario.block_size,
-        lambda checker: scenario.operations,
-        scenario,
-    )
+    new = partial(build, registration, *scenario.shape, scenario.groups)
+    return _guarded(new, scenario.shape, lambda checker: scenario.operations, scenario)
 
 
 def explore(
@@ -147,10 +158,20 @@ def explore(
         for _ in range(length):
             yield generator.next()
 
-    return drive(registration, num_blocks, block_size, operations)
+    groups = None
+    if registration.declaration.has(Capability.GROUPS):
+        groups = drawn_groups(rng, block_size)
+        num_blocks *= len(groups)
+    return drive(registration, num_blocks, block_size, operations, groups)
 
 
-def drive(registration: Registration, num_blocks: int, block_size: int, source: Source) -> Run:
+def drive(
+    registration: Registration,
+    num_blocks: int,
+    block_size: int,
+    source: Source,
+    groups: tuple[GroupSpec, ...] | None = None,
+) -> Run:
     """Run operations as they are drawn, ending with `Quiesce`; skipped ones are not recorded."""
 
     def closed(checker: Checker) -> Iterator[Operation]:
@@ -160,25 +181,34 @@ def drive(registration: Registration, num_blocks: int, block_size: int, source: 
                 return
         yield Quiesce()
 
-    return _guarded(registration, num_blocks, block_size, closed, None)
+    new = partial(build, registration, num_blocks, block_size, groups)
+    return _guarded(new, (num_blocks, block_size), closed, None)
 
 
 def _guarded(
-    registration: Registration,
-    num_blocks: int,
-    block_size: int,
+    new: Callable[[], Checker],
+    shape: tuple[int, int],
     source: Source,
     scenario: Scenario | None,
 ) -> Run:
     """Build and run within the time limit; whatever goes wrong becomes the verdict."""
-    run = Run(scenario or Scenario(num_blocks, block_size, ()))
-    checker, done = guarded(
-        run, lambda: build(registration, num_blocks, block_size), source, scenario is None
-    )
+    run = Run(scenario or Scenario(*shape, ()))
+    checker, done = guarded(run, new, source, scenario is None)
     if scenario is None:
-        shape = (checker.model.num_blocks, checker.model.block_size) if checker else None
-        run.scenario = Scenario(*(shape or (num_blocks, block_size)), tuple(done))
+        run.scenario = Scenario(*shape, tuple(done))
+        if checker is not None:
+            model = checker.model
+            run.scenario = Scenario(
+                model.num_blocks, model.block_size, tuple(done), groups=_groups_built(checker)
+            )
     return run
+
+
+def _groups_built(checker: Checker) -> tuple[GroupSpec, ...] | None:
+    """The groups of a scenario that was drawn for this instance."""
+    if isinstance(checker, GroupChecker) and checker.has(Capability.GROUPS):
+        return checker.groups
+    return None
 
 
 def guarded(

@@ -186,6 +186,9 @@ def _simpler_arguments(
 def _fewer_blocks(scenario: Scenario) -> Iterator[Scenario]:
     for num_blocks in range(1, scenario.num_blocks):
         yield replace(scenario, num_blocks=num_blocks)
+    groups = scenario.groups or ()
+    for one in groups if len(groups) > 1 else ():
+        yield replace(scenario, groups=tuple(spec for spec in groups if spec is not one))
 
 
 def _modest(operation: Operation) -> Operation:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kvassay.harness.contract import Capability, Declaration, Dedup, Order
+from kvassay.harness.contract import Capability, Declaration, Dedup, Order, Refusal
 from kvassay.harness.evidence import Seen
 
 NOT_DRIVEN = frozenset(
     {
-        Capability.GROUPS,
-        Capability.STORAGE,
         Capability.WALK,
         Capability.ZEROES,
         Capability.PRIORITY,
@@ -25,6 +23,8 @@ def stale_declarations(declaration: Declaration, met: Counter[Seen]) -> list[str
         f"{capability.value.upper()} is declared but not driven by this version"
         for capability in sorted(declaration.capabilities & NOT_DRIVEN)
     ]
+    if declaration.windowed and declaration.has(Capability.EVENTS):
+        stale.append("EVENTS is declared but not driven beside layer groups or a window")
     return stale + never_observed(declaration, met)
 
 
@@ -34,6 +34,10 @@ def never_observed(declaration: Declaration, met: Counter[Seen]) -> list[str]:
         "dedup=remap": (declaration.dedup is Dedup.REMAP, Seen.REMAPPED),
         f"drop={declaration.drop}": (declaration.drop > 0, Seen.DROPPED),
         f"order={declaration.order}": (declaration.order is not Order.NONE, Seen.POLICY_TESTED),
+        f"refusal={declaration.refusal}": (
+            declaration.refusal is Refusal.MAY_DROP_WINDOW,
+            Seen.DROPPED_AT_REFUSAL,
+        ),
         "COPIES": (declaration.has(Capability.COPIES), Seen.COPIED),
         "FORK": (declaration.has(Capability.FORK), Seen.FORK),
         "EVICT": (declaration.has(Capability.EVICT), Seen.EVICT_CALLED),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
 
 from kvassay.harness.calling import at_most
 from kvassay.harness.contract import Declaration, Dedup, Placement
 from kvassay.harness.evidence import Seen
 from kvassay.harness.state import CheckerState
+from kvassay.harness.stored_device import StoredDevice
 from kvassay.harness.violation import Anomaly
 from kvassay.reference.model import Live
 
@@ -25,12 +26,8 @@ class Tables(CheckerState):
         longest = self.model.num_blocks + self.declaration.lookahead
         table = at_most(self._call_plain(self.manager.block_table, name), longest)
         least = self.model.blocks_for(length)
-        most = least + self.declaration.lookahead
-        if not least <= len(table) <= most:
-            wanted = f"{least} blocks" if least == most else f"{least} to {most} blocks"
-            wanted += f" for {length} tokens of {name}"
-            more = " or more" if len(table) > longest else ""
-            self._fail("A7", Anomaly.TABLE, wanted, f"{len(table)}{more}: {table}")
+        if not least <= len(table) <= least + self.declaration.lookahead:
+            self._wrong_size(name, length, table, longest)
         if self.declaration.placement is Placement.CONTIGUOUS and table:
             self._check_contiguous(name, table)
         if len(set(table)) != len(table):
@@ -39,6 +36,14 @@ class Tables(CheckerState):
             if block not in self._ids:
                 self._new_id(name, block)
         return table
+
+    def _wrong_size(self, name: str, length: int, table: list[int], longest: int) -> NoReturn:
+        least = self.model.blocks_for(length)
+        most = least + self.declaration.lookahead
+        wanted = f"{least} blocks" if least == most else f"{least} to {most} blocks"
+        wanted += f" for {length} tokens of {name}"
+        more = " or more" if len(table) > longest else ""
+        self._fail("A7", Anomaly.TABLE, wanted, f"{len(table)}{more}: {table}")
 
     def _check_contiguous(self, name: str, table: list[int]) -> None:
         expected = list(range(table[0], table[0] + len(table)))
@@ -80,6 +85,8 @@ class Tables(CheckerState):
             if pressed:
                 self._may_evict(())
             return
+        if self.storage is not None:
+            copies = [*copies, *self._shown_copies(self.storage, live, table, hit)]
         fresh = self._fresh(live, table, hit, {destination for _, destination in copies})
         shared = [block for block in table[: model.blocks_for(hit)] if block not in fresh]
         self._check_fresh(name, fresh, shared)
@@ -88,8 +95,23 @@ class Tables(CheckerState):
         if pressed:
             self._may_evict(pinned)
         self._note_victims(fresh, pinned)
-        self.device.begin_tenancies(fresh, copies)
+        self._hand_out(fresh, copies)
         model.take_table(live, table, fresh)
+
+    def _hand_out(self, fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
+        before = 0 if self.storage is None else self.storage.num_copied
+        self.device.begin_tenancies(fresh, copies)
+        if self.storage is not None and self.storage.num_copied > before:
+            self.evidence[Seen.COPIED] += 1
+
+    def _shown_copies(
+        self, storage: StoredDevice, live: Live, table: list[int], hit: int
+    ) -> Iterator[tuple[int, int]]:
+        """What an engine with tensors of its own has copied into a new table, as they show."""
+        for index, block in enumerate(table[: self.model.blocks_for(max(hit, live.committed))]):
+            if index >= len(live.table) or live.table[index] != block:
+                for source in storage.sources(block):
+                    yield source, block
 
     def _fresh(self, live: Live, table: list[int], hit: int, copied: set[int]) -> list[int]:
         """The blocks of a new table that were handed out as new."""
@@ -123,7 +145,7 @@ class Tables(CheckerState):
 
     def _same_content(self, live: Live, index: int, block: int) -> bool:
         low = index * self.model.block_size
-        return self.device.memory[block] == live.tags[low : low + self.model.block_size]
+        return self.device.holds(block, live.tags[low : low + self.model.block_size])
 
     def _check_copies(
         self, live: Live, copies: Sequence[tuple[int, int]], fresh: Sequence[int]
@@ -178,6 +200,8 @@ class Tables(CheckerState):
         copies = self._take_copies()
         copied = {destination for _, destination in copies}
         tables = {family: self._read_table(family, parent.length) for family in (name, *children)}
+        if self.storage is not None:
+            copied |= self._not_shared(parent, tables.values())
         fresh = {family: [b for b in table if b in copied] for family, table in tables.items()}
         handed_out = [block for blocks in fresh.values() for block in blocks]
         self._check_fresh(name, handed_out, ())
@@ -185,7 +209,7 @@ class Tables(CheckerState):
         if len(handed_out) > model.surely_free():
             self._may_evict(())
         self._note_victims(handed_out, ())
-        self.device.begin_tenancies(handed_out, copies)
+        self._hand_out(handed_out, copies)
         for child in children:
             live = Live(parent.key, list(parent.tags))
             live.length, live.committed = parent.length, parent.committed
@@ -195,3 +219,12 @@ class Tables(CheckerState):
             model.take_table(live, tables[child], fresh[child])
             model.live[child] = live
         model.take_table(parent, tables[name], fresh[name])
+
+    def _not_shared(self, parent: Live, tables: Iterable[list[int]]) -> set[int]:
+        """Blocks of a forked family that the parent did not have."""
+        return {
+            block
+            for table in tables
+            for index, block in enumerate(table)
+            if block not in parent.table and not self._remapped(parent, index, block)
+        }

@@ -61,7 +61,7 @@ def judge(
     """The verdict of one campaign on one invariant."""
     met = {
         seen.value: outcome.met[seen]
-        for group in invariant.reached
+        for group in invariant.demands(declaration)
         for seen in group
         if outcome.met[seen]
     }
@@ -80,7 +80,7 @@ def judge(
         return verdict(Status.NOT_CLAIMED, unclaimed)
     if ERROR in outcome.findings:
         return verdict(Status.ERROR, str(outcome.findings[ERROR].verdict))
-    missing = invariant.missing(outcome.met)
+    missing = invariant.missing(outcome.met, declaration)
     if missing:
         return verdict(Status.NOT_REACHED, "never met: " + "; ".join(missing))
     return verdict(Status.PASS)

@@ -8,7 +8,7 @@ Plain dicts and sets; the time is the number of the operation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvassay.harness.contract import (
     CacheKey,
@@ -44,6 +44,9 @@ class Live:
         "tags",
     )
 
+    low = 0
+    """First position that can still be read: beyond 0 in a layer group with a window alone."""
+
     def __init__(self, key: CacheKey, tags: list[int]) -> None:
         self.key = key
         self.tags = tags
@@ -73,6 +76,9 @@ class Live:
 class CacheModel:
     """What an outsider knows about a cache manager of `num_blocks` x `block_size`."""
 
+    tables = 1
+    """Block tables of one request: one for each layer group."""
+
     def __init__(self, num_blocks: int, block_size: int, declaration: Declaration) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -94,9 +100,25 @@ class CacheModel:
         """Tags of a key in the current epoch."""
         return self.book.of_key(key, self.epoch)
 
+    def enter(self, key: CacheKey) -> Live:
+        """A request for this key, which holds nothing yet."""
+        return Live(key, self.tags_of(key))
+
+    def readers(self) -> Mapping[str, Live]:
+        """Whoever reads through a block table, by name."""
+        return self.live
+
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that cover `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
+
+    def admission_need(self, num_tokens: int) -> int:
+        """Blocks that the admission of so many tokens may take at most."""
+        return self.blocks_for(num_tokens)
+
+    def unheld(self) -> int:
+        """Blocks that surely no live request holds."""
+        return self.num_blocks - self.blocks.num_used
 
     def law(self, length: int, resident: int) -> int:
         """The declared hit law."""
@@ -105,13 +127,14 @@ class CacheModel:
             length, resident, unit=self.unit, reserve=declared.reserve, drop=declared.drop
         )
 
-    def must_hit(self, tags: Sequence[int]) -> int:
-        """Tokens that a look-up of this key must count at least.
+    def must_hit(self, live: Live) -> int:
+        """Tokens that a look-up of this request's key must count at least.
 
         0 as well when the look-up's own operation may have to evict what it looks for.
         """
         if not self.caches:
             return 0
+        tags = live.tags
         limit = len(tags) - self.declaration.reserve
         resident = self.publications.must_hit(tags, limit, self.blocks.tenancy)
         return self.law(len(tags), resident)
@@ -122,7 +145,7 @@ class CacheModel:
         if stop > len(tags):
             return False
         tag = tags[stop - 1]
-        live = self.live.values()
+        live = self.readers().values()
         return tag in self.publications.withheld or any(
             tag in other.tags[stop - 1 : other.length][:1] for other in live
         )
@@ -149,8 +172,7 @@ class CacheModel:
             return False  # there may be room, but not in one piece
         if declared.max_tokens is not None and num_tokens > declared.max_tokens:
             return False
-        room = self.num_blocks - self.blocks.num_used - (declared.watermark if admission else 0)
-        return need <= room
+        return need <= self.unheld() - (declared.watermark if admission else 0)
 
     def most_evicted(self, asked: int) -> int:
         """Blocks that evict(`asked`) may free at most."""
@@ -169,7 +191,7 @@ class CacheModel:
         a refusal cost is a matter of its own.
         """
         publications, blocks = self.publications, self.blocks
-        above_live = {tag for live in self.live.values() for tag in live.tags}
+        above_live = {tag for live in self.readers().values() for tag in live.tags}
         found: set[int] = set()
         for tag, entry in publications.entries.items():
             if len(entry.sites) != 1 or tag in above_live or entry.known < publications.refused:
@@ -204,6 +226,11 @@ class CacheModel:
         return int(self.blocks.users[tail] > 1 or tail in self.blocks.published)
 
     # ----------------------------------------------------------------------------- observations
+
+    def extend(self, live: Live, tokens: Sequence[int]) -> None:
+        """The request's key goes on with `tokens`, which have slots."""
+        live.tags += self.book.chain(live.tags[-1], tokens)
+        live.length += len(tokens)
 
     def take_table(self, live: Live, table: list[int], fresh: Sequence[int]) -> None:
         """A request's table is now `table`, of which the blocks `fresh` were handed out."""
@@ -249,7 +276,7 @@ class CacheModel:
     def _doubt_where_cut(self, live: Live, block: int, index: int) -> None:
         """A sharer that was cut back inside a block may take back what is published from it now."""
         stop = (index + 1) * self.block_size
-        for other in self.live.values():
+        for other in self.readers().values():
             if (
                 other is not live
                 and other.length < stop

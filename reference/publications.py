@@ -74,6 +74,11 @@ class Publications:
                 entry.sites.add(site)
                 yield block, index
 
+    def allow(self, tag: int, start: int, now: int) -> None:
+        """A unit may have been published, from blocks that nothing is known of any more."""
+        if tag not in self.entries:
+            self.entries[tag] = Entry(start, now, withdrawable=True)
+
     def _retire(self, entry: Entry, tenancy: Mapping[int, int]) -> None:
         """Sites that were handed out again before this publication say nothing about it.
 

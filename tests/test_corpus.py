@@ -22,7 +22,9 @@ from kvassay.harness.scenario import load, to_json
 from kvassay.harness.session import Run, replay, without_inspection
 from kvassay.harness.subjects import SUBJECTS
 from kvassay.harness.violation import Violation
-from kvassay.impls.faulty import controls, indexes, inside, managers, metrics, rig
+from kvassay.impls.faulty import controls, group_faults, indexes, inside, managers, metrics, rig
+from kvassay.impls.faulty.grouped import DECLARATION as GROUPED
+from kvassay.impls.faulty.grouped import GroupedCache, Strand
 from kvassay.impls.faulty.hashed import DECLARATION, HashedCache, LiveRequest
 from kvassay.impls.faulty.managers import TwoStates
 
@@ -302,6 +304,38 @@ class CountsNoUse(controls.Lfu):
         HashedCache._drop(self, block)
 
 
+class GivesBackTouchedPages(GroupedCache):
+    """B09: a page goes back as soon as the window has passed a token of it, and with the rest."""
+
+    def _drop_passed(self, strand: Strand) -> None:
+        index, passed = divmod(self._low(strand), self.block_size)
+        if passed and index < len(strand.table):
+            self._drop(strand.table[index])
+        super()._drop_passed(strand)
+
+    def _low(self, strand: Strand) -> int:
+        window = strand.group.window
+        return 0 if window is None else max(0, strand.committed - window + 1)
+
+
+class CapsDemandByTheWindow(GroupedCache):
+    """B12: no more blocks are counted than the window shows, whatever admission takes."""
+
+    def can_admit(self, key: CacheKey) -> bool:
+        shown = max(group.window or len(key.tokens) for group in self.groups)
+        return super().can_admit(replace(key, tokens=key.tokens[:shown]))
+
+
+class RoundsShortWindowsUp(GroupedCache):
+    """B51: what a window shorter than a page has passed is rounded up to whole pages."""
+
+    def _first(self, strand: Strand, num_tokens: int) -> int:
+        window = strand.group.window
+        if window is None or window >= self.block_size:
+            return super()._first(strand, num_tokens)
+        return self._blocks_for(max(0, num_tokens - window + 1))
+
+
 # ------------------------------------------------------------------------- scenarios have teeth
 
 
@@ -329,7 +363,15 @@ def claiming(
     return Tooth(fault, accepted, CLAIMING[more], right)
 
 
+def of_groups(fault: type[HashedCache], accepted: str) -> Tooth:
+    return Tooth(fault, accepted, GROUPED, GroupedCache)
+
+
 TEETH = {
+    "b01-fork-past-the-window": of_groups(group_faults.WindowGivenBackPerSharer, "A2 A3"),
+    "b09-window-inside-a-page": of_groups(GivesBackTouchedPages, "A2 A3 A6"),
+    "b12-a-yes-past-the-window": of_groups(CapsDemandByTheWindow, "A4"),
+    "b51-page-wider-than-the-window": of_groups(RoundsShortWindowsUp, "A7"),
     "b02-free-once": Tooth(FreesOncePerSharer, "A2 A3"),
     "b04-duplicate-leaves-last": Tooth(PinsTheKnownBlock, "A2 A3"),
     "b06-blocks-come-back": Tooth(CountsFromZero, "A3 A4 A5"),
@@ -446,6 +488,8 @@ CORRECT = (
     "contiguous-oracle",
     "kvassay.impls.faulty.hashed",
     "kvassay.impls.faulty.controls",
+    "kvassay.impls.faulty.grouped",
+    "kvassay.impls.faulty.group_controls",
     "radix-index",
     "kvassay.impls.faulty.index_controls",
 )

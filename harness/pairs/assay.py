@@ -1,7 +1,8 @@
 """An assay of a pair: its campaign runs when it is built, and the tests read their verdicts off it.
 
 Deviations documented beside the manager or the kernel hold for the pair too. Whether one of them is
-stale is a question for the suites of the manager and of the kernel.
+stale is a question for the suites of the manager and of the kernel; only of a manager's own
+attention there is no other suite.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kvassay.harness.contract import ContractError
 from kvassay.harness.deviations import Deviation, deviations_of
 from kvassay.harness.drawing import operation as drawn_operation
 from kvassay.harness.explain import Told
+from kvassay.harness.invariants import LAW
 from kvassay.harness.pairs.campaign import Campaign, Effort, Finding, searching
 from kvassay.harness.pairs.explain import explain
 from kvassay.harness.pairs.law import KIND, PAIR_LAW, SUITE
@@ -90,6 +92,18 @@ class PairAssay:
         if self.outcome.finding is None and self.outcome.blind is not None:
             pytest.fail(self.outcome.blind, pytrace=False)
 
+    def require_no_stale_deviation(self) -> None:
+        """Under ``--strict-deviations``, what is documented of a manager's own attention shows."""
+        stale = [f"{entry.invariant} ({entry.scope}): {entry.reason}" for entry in self._stale()]
+        if stale and self.plan.strict_deviations:
+            pytest.fail("documented but not seen: " + "; ".join(stale), pytrace=False)
+
+    def _stale(self) -> list[Deviation]:
+        """Of a campaign that has found nothing; one that has found something ends with it."""
+        if not self.pair.own or self.outcome.finding is not None:
+            return []
+        return [entry for entry in self.deviations if entry.invariant not in LAW]
+
     def _judge(self, invariant: str) -> Verdict:
         manager, rule = self.pair.manager.declaration, PAIR_LAW.get(invariant)
         offered = manager.capabilities | self.pair.kernel.declaration.capabilities
@@ -136,8 +150,12 @@ class PairAssay:
         return self.plan.counterexamples / name
 
     def _replay(self, finding: Finding) -> str:
-        manager, kernel = self.pair.manager.reference, self.pair.kernel.reference
-        return f"kvassay replay {self._path(finding)} --impl {manager} --impl {kernel}"
+        return f"kvassay replay {self._path(finding)} --impl {self._references()}"
+
+    def _references(self) -> str:
+        """What names the pair; a manager's own attention comes with it."""
+        halves = (self.pair.manager, self.pair.kernel)
+        return " --impl ".join(half.reference for half in halves if half.reference)
 
     def _save(self) -> None:
         finding, pair = self.outcome.finding, self.pair
@@ -158,7 +176,7 @@ class PairAssay:
                     "implementation": pair.name,
                     "kind": KIND,
                     "version": " + ".join(dict.fromkeys(versions)),
-                    "reference": f"{pair.manager.reference} --impl {pair.kernel.reference}",
+                    "reference": self._references(),
                     "suite": SUITE,
                     "seed": "derandomized" if self.plan.budget.derandomized else "random",
                     "options": self.plan.asked,
@@ -169,7 +187,9 @@ class PairAssay:
                     "met": {state.value: n for state, n in outcome.met.items()},
                     "declared": self._declared(),
                     "stale_declarations": [],
-                    "stale_deviations": [],
+                    "stale_deviations": [
+                        f"{entry.invariant} ({entry.scope})" for entry in self._stale()
+                    ],
                     "health": self._health(),
                     "findings": [] if outcome.finding is None else [self._found(outcome.finding)],
                 }

@@ -8,7 +8,7 @@ request (the tokens it was given), never on what the pool happens to hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from kvassay.harness.budget import Expected, Judgement, expect, judge
 from kvassay.harness.contract import AttentionBatch, AttentionResult, Capability, Rounding, Tail
 from kvassay.harness.pairs.form import Form
 from kvassay.harness.pairs.history import History, fingerprint
+from kvassay.harness.pairs.own import OwnAttention, ServedBatch
 from kvassay.harness.pairs.pool import Pool
 from kvassay.harness.pairs.worker import Worker
 
@@ -99,6 +100,9 @@ class Eyes:
     def look(self, worker: Worker, rows: list[Row]) -> Looked:
         """Attend and judge; raises what `Kernel.attend` raises."""
         built = self.built(worker.pool, rows, worker.history)
+        if isinstance(self.kernel.instance, OwnAttention):
+            batch = ServedBatch.of(built.batch, worker.manager, [row.name for row in rows])
+            built = replace(built, batch=batch)
         return self.judged(self.kernel, built, rows, worker.history)
 
     def judged(self, kernel: Kernel, built: Built, rows: list[Row], history: History) -> Looked:

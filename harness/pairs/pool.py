@@ -51,9 +51,21 @@ def garbage_for(tail: Tail, clears: bool) -> Garbage:
 
 
 class Pool:
-    """Key and value cache of one manager; its ids are given places in the order they come up."""
+    """Key and value cache of one manager; its ids are given places in the order they come up.
 
-    def __init__(self, form: Form, num_blocks: int, block_size: int, garbage: Garbage) -> None:
+    Unless it attends by itself (`numbered`, with the number of its reserved ids in `num_blocks`):
+    then ids are places.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        num_blocks: int,
+        block_size: int,
+        garbage: Garbage,
+        *,
+        numbered: bool = False,
+    ) -> None:
         self.block_size = block_size
         self.garbage = garbage
         self.arena = Arena(on(form.device), form.device)
@@ -63,6 +75,9 @@ class Pool:
         generator = Generator().manual_seed(PLACED_BY)
         self._order: list[int] = torch.randperm(shape[0], generator=generator).tolist()
         self._places: dict[int, int] = {}
+        if numbered:
+            self._order = [*range(shape[0])]
+            self._places = dict(enumerate(range(num_blocks)))
         for cache in (self.key, self.value):
             noise = LOUD * torch.randn(shape, generator=generator)
             if garbage is not Garbage.FINITE:

@@ -19,6 +19,7 @@ from kvassay.harness.pairs.blame import Convicted, Side, blame
 from kvassay.harness.pairs.evidence import Met
 from kvassay.harness.pairs.form import Form, accepts, choose
 from kvassay.harness.pairs.noting import note
+from kvassay.harness.pairs.own import OwnAttention
 from kvassay.harness.pairs.pool import garbage_for
 from kvassay.harness.pairs.worker import Worker
 from kvassay.harness.registry import Registration, Unavailable, check_attributes
@@ -55,6 +56,8 @@ class Pair:
         self.manager = replace(manager, declaration=session.without_inspection(manager.declaration))
         self.kernel = kernel
         self.driver = Kernel.of(kernel)
+        self.own = isinstance(self.driver.instance, OwnAttention)
+        """Whether the manager's own attention is in the place of a kernel."""
         form = choose(self.driver)
         self.eyes = None if form is None else Eyes(self.driver, form)
 

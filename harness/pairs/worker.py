@@ -58,7 +58,9 @@ class Worker(Calling):
         self.declaration = declaration
         self.model = CacheModel(manager.num_blocks, manager.block_size, declaration)
         self.history = History(self.model.book, form)
-        self.pool = Pool(form, manager.num_blocks, manager.block_size, garbage)
+        attends = declaration.has(Capability.ATTEND)
+        rows = manager.num_blocks + (len(declaration.reserved_ids) if attends else 0)
+        self.pool = Pool(form, rows, manager.block_size, garbage, numbered=attends)
         self.index = -1
         self.operation: Operation | None = None
         self.written: dict[str, int] = {}

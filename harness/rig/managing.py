@@ -24,7 +24,6 @@ from kvassay.harness.rig.plan import Transfer
 
 Clock = Callable[[], float]
 LOOKUP, RESERVATION = "lookup", "reservation"
-UNSUPPORTED = (Capability.GROUPS, Capability.STORAGE)
 
 
 class Refused(Exception):
@@ -35,9 +34,10 @@ class Managed:
     """One manager; of its capabilities the rig uses those that it declares."""
 
     def __init__(self, manager: Any, declaration: Declaration, clock: Clock) -> None:
-        for capability in UNSUPPORTED:
-            if declaration.has(capability):
-                raise ContractError(f"the rig cannot drive a manager with {capability.name}")
+        if declaration.windowed:
+            raise ContractError("the rig cannot drive a manager with GROUPS or a window")
+        if declaration.has(Capability.STORAGE) and not declaration.has(Capability.COPIES):
+            raise ContractError("the rig, which keeps KV itself, needs COPIES beside STORAGE")
         self.declaration = declaration
         self.num_blocks: int = manager.num_blocks
         self.block_size: int = manager.block_size

@@ -62,7 +62,7 @@ DECLARATION = Declaration(
 
 
 @lru_cache(maxsize=1)
-def _torch() -> SimpleNamespace:
+def library() -> SimpleNamespace:
     """Torch's own names, imported once; raises `Unavailable` where torch is too old for them."""
     try:
         import torch
@@ -93,7 +93,7 @@ def _eagerly() -> Iterator[None]:
     Otherwise Dynamo traces it anew for every batch, to run it eagerly with the same bits: nine
     tenths of the time. A strict test run makes the advice an error.
     """
-    switches = _torch().switches
+    switches = library().switches
     before = switches._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
     switches._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
     try:
@@ -129,16 +129,23 @@ class FlexPagedAttention:
     """One call of FlexAttention per batch: rows are padded to the longest sequence of queries."""
 
     def __init__(self) -> None:
-        self._flex = _torch()
+        self._flex = library()
 
     def __call__(self, batch: AttentionBatch) -> AttentionResult:
         places = _Places.of(batch)
         _refuse(batch, places)
         if not batch.query.shape[0]:
             return self._nothing(batch)
-        tables = self._tables(batch, places)
-        with _eagerly():
-            return self._attend(batch, places, tables)
+        return self._attend(batch, places, self._tables(batch, places))
+
+    def over(self, tables: Any, batch: AttentionBatch) -> AttentionResult:
+        """Attention through page tables of torch's that are there, a sequence for each row.
+
+        The batch's own block table is not used.
+        """
+        places = _Places.of(batch)
+        _refuse(batch, places)
+        return self._attend(batch, places, tables)
 
     def _nothing(self, batch: AttentionBatch) -> AttentionResult:
         num_heads, head_dim_v = batch.query.shape[1], batch.value_cache.shape[3]
@@ -164,6 +171,7 @@ class FlexPagedAttention:
             tables.capacity[index] = -(-places.length[index] // page_size) * page_size
         return tables
 
+    @_eagerly()
     def _attend(self, batch: AttentionBatch, places: _Places, tables: Any) -> AttentionResult:
         mask = self._flex.create_block_mask(
             _mask_mod(batch, places),

@@ -7,8 +7,10 @@ room, every cached page that nobody uses is evicted, as before anybody is preemp
 (``offload_requests``), and only then it is refused. A fork shares full pages and has the rest
 copied at once; children that do not fit wait there, and are taken back here.
 
-One layer with full attention, whose pages fill their sectors: a block is a page is a sector. The
-first two are trash, which padding reads and writes.
+Two layers with full attention, whose pages fill their sectors: a block, a page of each layer, is a
+sector. The first two are trash, which padding reads and writes. What is judged lies in the engine's
+own tensors (STORAGE), written and read by the `update` of its allocator, and copied by the engine's
+`perform_cache_copy`; the copies are told as well, for those who keep KV elsewhere.
 
 Not claimed, because the contract has no word or the engine no call for it: an order of eviction
 (all go at once), GROUPS (sectors shared with layers that have a window), TRUNCATE, EVENTS, SALT
@@ -30,6 +32,7 @@ from typing import Any
 from unittest.mock import patch
 
 from kvassay.harness.contract import (
+    TORN,
     CacheKey,
     CacheManager,
     Capability,
@@ -54,6 +57,7 @@ DECLARATION = Declaration(
             Capability.CHUNKED,
             Capability.FORK,
             Capability.COPIES,
+            Capability.STORAGE,
             Capability.EVICT,
             Capability.RESET,
             Capability.QUERY,
@@ -76,8 +80,9 @@ UNSHARED = Declaration(
 )
 NAME = "full_attention"
 """What the engine calls its only allocator here."""
+_LAYERS = 2
 _HEAD_DIM = 32
-"""Keys and values of one token in 16 bits: 128 bytes, to which the engine aligns its sectors."""
+"""Keys and values of a token in 16 bits: 128 bytes a layer, to which the engine aligns sectors."""
 _LARGE = 1 << 30
 """From here on, token ids are renamed: the engine hashes them as signed 32-bit numbers."""
 
@@ -99,10 +104,11 @@ def _library() -> SimpleNamespace:
         cache=cache,
         RequestState=RequestState,
         dtype=torch.float16,
+        torch=torch,
         # The pool's size is given, and reading the machine's takes longer than all the rest.
         memory=lru_cache(cache.get_device_and_memory_breakdown),
         model=PreTrainedConfig(
-            num_hidden_layers=1,
+            num_hidden_layers=_LAYERS,
             num_attention_heads=1,
             num_key_value_heads=1,
             hidden_size=_HEAD_DIM,
@@ -211,7 +217,8 @@ class TransformersManager:
             raise OutOfBlocks(f"{len(forked)} of {len(children)} children fit")
         for child in forked:
             self._live[child] = _Live(live.state.fork(child), live.length)
-        # What the engine would be told to copy, with perform_cache_copy, before anything else.
+        # As the engine's scheduler does, before anything else is read or written.
+        self.engine.perform_cache_copy(copies)
         self._copies += zip(*copies[NAME], strict=True)
 
     def take_copies(self) -> list[tuple[int, int]]:
@@ -267,6 +274,35 @@ class TransformersManager:
             token if token < _LARGE else names.setdefault(token, _LARGE + len(names))
             for token in tokens
         ]
+
+    # --------------------------------------------------------------------------------- storage
+
+    def write(self, group: int, slots: Sequence[int], tags: Sequence[int]) -> None:
+        """Tags as the bits of keys and values, by the call that a forward pass ends in."""
+        ints = _library().torch.tensor(tags, dtype=_library().torch.int32)
+        words = ints[:, None, None].repeat(1, 1, _HEAD_DIM // 2).view(_library().dtype)
+        for layer in range(_LAYERS):
+            self.allocator.update(words, words, layer, self._rows([]), self._rows(slots))
+
+    def read(self, group: int, slots: Sequence[int]) -> list[int]:
+        """The tags that keys and values of all layers agree on, by the call that attention uses."""
+        nothing = _library().torch.empty(0, 1, _HEAD_DIM, dtype=_library().dtype)
+        rows, none = self._rows(slots), self._rows([])
+        parts = [
+            part.view(_library().torch.int32)[:, 0]
+            for layer in range(_LAYERS)
+            for part in self.allocator.update(nothing, nothing, layer, rows, none)
+        ]
+        words = _library().torch.cat(parts, dim=1)
+        whole = (words == words[:, :1]).all(dim=1)
+        tags: list[int] = words[:, 0].where(whole, TORN).tolist()
+        return tags
+
+    def _rows(self, slots: Sequence[int]) -> Any:
+        """Where the engine's tensors have these slots, which its update shifts by layer."""
+        stride, size = self.allocator.block_physical_stride, self.block_size
+        rows = [slot // size * stride + slot % size for slot in slots]
+        return _library().torch.tensor(rows, dtype=_library().torch.long)
 
     # ------------------------------------------------------------------------------------ room
 

@@ -86,7 +86,7 @@ DECLARATION = _declare(Publish.RESERVATION)
 
 
 @lru_cache(maxsize=1)
-def _vllm() -> SimpleNamespace:
+def engine_names() -> SimpleNamespace:
     """The engine's own names, imported once, and what all requests share."""
     with quietly("vllm"), importing(PACKAGE, VERIFIED):
         import torch
@@ -148,7 +148,7 @@ _STORED = (
 
 @lru_cache(maxsize=64)
 def _config(num_blocks: int, block_size: int) -> Any:
-    of, dtype = _vllm().interface, _vllm().dtype
+    of, dtype = engine_names().interface, engine_names().dtype
     spec = of.FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=64, dtype=dtype)
     # One more block than usable: block 0 is the null block.
     return of.KVCacheConfig(num_blocks + 1, [], [of.KVCacheGroupSpec(["layer"], spec)])
@@ -156,7 +156,7 @@ def _config(num_blocks: int, block_size: int) -> Any:
 
 @lru_cache(maxsize=64)
 def _hasher(block_size: int) -> Any:
-    return _vllm().utils.get_request_block_hasher(block_size, _vllm().hash)
+    return engine_names().utils.get_request_block_hasher(block_size, engine_names().hash)
 
 
 _lora_ids = count(1)
@@ -164,7 +164,9 @@ _lora_ids = count(1)
 
 @lru_cache(maxsize=1024)
 def _lora(adapter: str) -> Any:
-    return _vllm().LoRARequest(lora_name=adapter, lora_int_id=next(_lora_ids), lora_path=adapter)
+    return engine_names().LoRARequest(
+        lora_name=adapter, lora_int_id=next(_lora_ids), lora_path=adapter
+    )
 
 
 @implementation(
@@ -184,9 +186,9 @@ class VllmManager:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        manager = _vllm().KVCacheManager
+        manager = engine_names().KVCacheManager
         self.engine: Any = manager(
-            _config(num_blocks, block_size),
+            self._layout(),
             max_model_len=_MAX_MODEL_LEN,
             **accepted(manager, scheduler_block_size=block_size),
             hash_block_size=block_size,
@@ -198,15 +200,19 @@ class VllmManager:
         # entries are kept here (salted ones alone) so that every event can name it.
         self._salts: dict[Any, str] = {}
 
+    def _layout(self) -> Any:
+        """What vLLM has to know of the layers and their memory."""
+        return _config(self.num_blocks, self.block_size)
+
     @staticmethod
     def stages(num_blocks: int, block_size: int, num_requests: int) -> Any:
         """The engine's own calls, to be timed (`harness.control`)."""
         from kvassay.impls.engines.vllm_stages import VllmStages
 
-        return VllmStages(_vllm(), _config(num_blocks, block_size), block_size)
+        return VllmStages(engine_names(), _config(num_blocks, block_size), block_size)
 
     def _request(self, request: str, key: CacheKey) -> Any:
-        vllm = _vllm()
+        vllm = engine_names()
         return vllm.Request(
             request,
             list(key.tokens),
@@ -281,7 +287,7 @@ class VllmManager:
         self.engine.cache_blocks(live, num_tokens)
 
     def _translate(self, event: Any) -> CacheEvent:
-        known = _vllm().events
+        known = engine_names().events
         if isinstance(event, known.BlockRemoved):
             return CacheEvent(EventKind.REMOVED, tuple(event.block_hashes))
         if isinstance(event, known.AllBlocksCleared):

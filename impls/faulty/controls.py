@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from kvassay.harness.contract import (
+    TORN,
     CacheKey,
     CacheManager,
     Capability,
@@ -42,6 +43,10 @@ DRAFTING = replace(
     DECLARATION,
     publish=Publish.RELEASE,
     capabilities=DECLARATION.capabilities - WRITERS | {Capability.DRAFTS},
+)
+STORED = replace(
+    DECLARATION,
+    capabilities=DECLARATION.capabilities - {Capability.COPIES} | {Capability.STORAGE},
 )
 SPENT = replace(PLAIN, reclaim=Reclaim.RESET)
 SIDE_BY_SIDE = replace(
@@ -440,3 +445,34 @@ class CopyPublished(HashedCache):
 
     def _needs_copy(self, block: int) -> bool:
         return super()._needs_copy(block) or block in self._key_of
+
+
+# ------------------------------------------------------------------------------- tensors of its own
+
+
+@control("stored", STORED)
+class Stored(HashedCache):
+    """Keeps keys and values itself, and has copied what it copies before it says so."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self._key_slots = [0] * (num_blocks * block_size)
+        self._value_slots = [0] * (num_blocks * block_size)
+
+    def write(self, group: int, slots: Sequence[int], tags: Sequence[int]) -> None:
+        """Whatever a worker would write."""
+        for slot, tag in zip(slots, tags, strict=True):
+            self._key_slots[slot] = self._value_slots[slot] = tag
+
+    def read(self, group: int, slots: Sequence[int]) -> list[int]:
+        """What keys and values agree on."""
+        parts = [(self._key_slots[slot], self._value_slots[slot]) for slot in slots]
+        return [key if key == value else TORN for key, value in parts]
+
+    def _record_copy(self, source: int, destination: int) -> None:
+        for part in (self._key_slots, self._value_slots):
+            self._copy(part, source * self.block_size, destination * self.block_size)
+
+    def _copy(self, part: list[int], source: int, destination: int) -> None:
+        """One block of keys, or of values, from its first slot on."""
+        part[destination : destination + self.block_size] = part[source : source + self.block_size]

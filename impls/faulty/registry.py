@@ -30,6 +30,8 @@ from kvassay.harness.trial.attempt import GUARDED
 from kvassay.harness.trial.marks import Mark, mark_of, mark_of_edit, marks_of
 from kvassay.harness.trial.planted import Family, Planted
 from kvassay.impls.faulty import (
+    group_controls,
+    group_faults,
     hashed,
     index_answers,
     index_controls,
@@ -44,6 +46,7 @@ from kvassay.impls.faulty import (
     pairs,
     radix_managers,
     rig,
+    storage,
     tables,
     triton_kernels,
 )
@@ -53,6 +56,13 @@ from kvassay.impls.faulty.planting import Fault
 
 ENGINES = (
     ("vllm", "kvassay.impls.faulty.vllm", "FAULTS", "vllm-fault-", "vllm"),
+    (
+        "vllm",
+        "kvassay.impls.faulty.vllm_groups",
+        "FAULTS",
+        "vllm-hybrid-fault-",
+        "vllm-hybrid",
+    ),
     ("sglang", "kvassay.impls.faulty.sglang", "FAULTS", "sglang-fault-", "sglang-radix-commit"),
     (
         "sglang",
@@ -74,7 +84,9 @@ def _all() -> tuple[Planted, ...]:
     faults = (
         *_classes(Family.MANAGER, CacheManager, managers.FAULTS),
         *_classes(Family.MANAGER, CacheManager, tables.FAULTS),
+        *_classes(Family.MANAGER, CacheManager, storage.FAULTS),
         *_classes(Family.MANAGER, CacheManager, radix_managers.FAULTS, "radix-"),
+        *_classes(Family.MANAGER, CacheManager, group_faults.FAULTS),
         *_classes(Family.INDEX, PrefixIndex, indexes.FAULTS),
         *_classes(Family.INDEX, PrefixIndex, index_answers.FAULTS),
         *_kernels(),
@@ -381,6 +393,8 @@ def _controls() -> Iterator[Planted]:
             yield _control(Family.MANAGER, entry, entry.factory.__doc__)
             if entry.name.removeprefix("control-") in PAIRED:
                 yield _paired(entry)
+    for entry in find(group_controls.__name__):
+        yield _control(Family.MANAGER, entry, entry.factory.__doc__)
     for entry in find(index_controls.__name__):
         yield _control(Family.INDEX, entry, entry.factory.__doc__)
     for name, kernel in kernel_controls.CONTROLS.items():

@@ -59,3 +59,7 @@ def test_nothing_else_is_broken(pair_assay: PairAssay) -> None:
 
 def test_the_controls_were_convicted(pair_assay: PairAssay) -> None:
     pair_assay.require_control()
+
+
+def test_no_deviation_is_stale(pair_assay: PairAssay) -> None:
+    pair_assay.require_no_stale_deviation()

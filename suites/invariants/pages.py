@@ -71,7 +71,9 @@ def _page(id: str, own: Sequence[Planted]) -> Iterator[str]:
     yield f"{MEANING[id]}\n"
     yield f"Judged by `pytest suites/{one.suite} --impl NAME`."
     met = " and ".join(" or ".join(seen.value for seen in group) for group in one.reached)
-    yield (f"A verdict needs that the run met: {met}.\n" if met else "")
+    behind = " and ".join(" or ".join(s.value for s in group) for group in one.behind_windows)
+    further = f"; over layer groups or a window also: {behind}" if behind else ""
+    yield (f"A verdict needs that the run met: {met}{further}.\n" if met else "")
     if id in LAW:
         yield from _violation(id, own)
     reports = sorted({one.modelled_on for one in own} - {"none", ""})

@@ -11,7 +11,7 @@ import pytest
 from convicting import convict, registered
 
 from kvassay.harness import registry
-from kvassay.harness.contract import CacheKey, CacheManager, Counters, OutOfBlocks
+from kvassay.harness.contract import TORN, CacheKey, CacheManager, Counters, OutOfBlocks
 from kvassay.harness.registry import Registration
 from kvassay.harness.session import without_inspection
 from kvassay.impls.engines import transformers_cache as adapter
@@ -139,20 +139,34 @@ def test_a_fork_shares_full_pages_and_copies_the_rest(build: Any) -> None:
     assert manager.refcounts() == {first: 3, last: 1, copied[0]: 1, copied[1]: 1}
 
 
-def test_the_engine_itself_copies_what_it_asks_for(build: Any) -> None:
+def test_tags_lie_in_keys_and_values_of_every_layer(build: Any) -> None:
+    manager = build()
+    slots, tags = [2 * 4 + 3, 5 * 4, 9 * 4 + 1], [7, -1, 2**31 - 1]
+    manager.write(0, slots, tags)
+    assert manager.read(0, slots) == tags
+    assert manager.read(0, slots[::-1]) == tags[::-1]
+    assert manager.read(0, []) == []
+    views = manager.allocator._kv_token_views
+    assert len(views) == 2
+    row = 2 * manager.allocator.block_physical_stride + 3
+    for part in (part for layer in views.values() for part in layer):
+        before = part[row, 0, 5].clone()
+        part[row, 0, 5] += 1
+        assert manager.read(0, slots) == [TORN, *tags[1:]]
+        part[row, 0, 5] = before
+        assert manager.read(0, slots) == tags
+
+
+def test_a_fork_has_its_copies_when_it_returns(build: Any) -> None:
     manager = build()
     manager.admit("a", key(6))
     manager.commit("a", 6)
+    last = manager.block_table("a")[1]
+    manager.write(0, range(4 * last, 4 * last + 4), [11, 12, 13, 14])
     manager.fork("a", ["b", "c"])
-    copies = manager.take_copies()
-    memory = manager.allocator._copy_view
-    memory.random_()
-    expected = memory.clone()
-    for source, destination in copies:
-        expected[destination] = memory[source]
-    assert not expected.equal(memory)
-    manager.engine.perform_cache_copy({adapter.NAME: [*zip(*copies, strict=True)]})
-    assert expected.equal(memory)
+    for source, destination in manager.take_copies():
+        assert source == last
+        assert manager.read(0, range(4 * destination, 4 * destination + 4)) == [11, 12, 13, 14]
 
 
 def test_a_fork_takes_the_place_of_what_is_idle_or_is_refused_as_a_whole(build: Any) -> None:
@@ -270,6 +284,40 @@ def open_page_shared(manager: TransformersManager) -> None:
     )
 
 
+def nothing_copied(manager: TransformersManager) -> None:
+    """A fork is told what to copy, and nobody does it."""
+    manager.engine.perform_cache_copy = lambda copies: None
+
+
+def keys_copied_alone(manager: TransformersManager) -> None:
+    """A fork has the keys of what it copies, and not the values."""
+    copy_only(manager, lambda layer, part: part == 0)
+
+
+def first_layer_copied_alone(manager: TransformersManager) -> None:
+    """A fork has keys and values of the first layer, and not of the second."""
+    copy_only(manager, lambda layer, part: layer == 0)
+
+
+def copy_only(manager: TransformersManager, wanted: Callable[[int, int], bool]) -> None:
+    """Of every page that is copied, some tensors only."""
+    allocator = manager.allocator
+    pages_per_block = allocator.block_physical_stride // manager.block_size
+    views = [
+        part
+        for layer, parts in allocator._kv_page_views.items()
+        for number, part in enumerate(parts)
+        if wanted(layer, number)
+    ]
+
+    def copy(copies: dict[str, tuple[list[int], list[int]]]) -> None:
+        for source, destination in zip(*copies[adapter.NAME], strict=True):
+            for view in views:
+                view[destination * pages_per_block] = view[source * pages_per_block]
+
+    manager.engine.perform_cache_copy = copy
+
+
 def copy_forgotten(manager: TransformersManager) -> None:
     """A fork gets a page of its own for the one that is not full, and no copy is asked for."""
     allocator = manager.allocator
@@ -288,13 +336,16 @@ FAULTS: dict[Callable[[TransformersManager], None], str] = {
     duplicate_leaked: "A1 A4 A5",
     open_page_shared: "C1",
     copy_forgotten: "C2",
+    nothing_copied: "C2",
+    keys_copied_alone: "C2",
+    first_layer_copied_alone: "C2",
 }
 
 
 def trials() -> Iterator[Any]:
-    """One fault of each kind: a wrong hit, a missing copy, a lost one; if `long`, every fault."""
+    """One fault of each kind: a wrong hit, a missing copy, half of one; if `long`, every fault."""
     for patch in FAULTS:
-        brief = patch in (hash_kept_at_eviction, open_page_shared, copy_forgotten)
+        brief = patch in (hash_kept_at_eviction, open_page_shared, keys_copied_alone)
         marks = [] if brief else [pytest.mark.long]
         yield pytest.param(patch, marks=marks, id=patch.__name__)
 

@@ -392,6 +392,10 @@ def test_garbage_is_an_error_of_that_operation(
             {"hello_after": "reply['declaration'] = {'capabilities': ['groups']}"},
             "does not carry the capability groups",
         ),
+        (
+            {"hello_after": "reply['declaration'] = {'capabilities': ['attend']}"},
+            "does not carry the capability attend",
+        ),
         ({"hello": "sys.exit('no GPU')"}, "status 1; the last of its stderr: no GPU"),
         ({"hello": "time.sleep(99)"}, "no answer within 1 s"),
         ({"hello": "print('Welcome')"}, ": expected .*Welcome"),

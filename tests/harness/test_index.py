@@ -93,7 +93,7 @@ def test_the_built_in_passes_and_the_run_is_healthy(page_size: int) -> None:
     assert [text for text in below if page_size > 1 or "fill a page" not in text] == []
     for invariant in LAW.values():
         assert invariant.claim(registration.declaration) is None
-        assert invariant.missing(outcome.met) == []
+        assert invariant.missing(outcome.met, registration.declaration) == []
 
 
 def test_every_fault_says_what_it_hides_behind_and_names_the_law() -> None:

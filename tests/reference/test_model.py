@@ -56,7 +56,7 @@ def serve(model: CacheModel, name: str, tokens: Sequence[int], table: list[int])
 
 
 def must_hit(model: CacheModel, tokens: Sequence[int]) -> int:
-    return model.must_hit(model.tags_of(CacheKey(tuple(tokens))))
+    return model.must_hit(model.enter(CacheKey(tuple(tokens))))
 
 
 # --------------------------------------------------------------------------------------- success

@@ -360,7 +360,8 @@ def test_a_salt_is_honoured_or_refused() -> None:
         Scheduler(Recorder(), unsalted).add(job("a", 3, salt="x"))
 
 
-def test_managers_with_storage_of_their_own_are_refused() -> None:
+def test_managers_with_storage_of_their_own_are_refused_unless_they_tell_their_copies() -> None:
     owns = Declaration(capabilities=frozenset({Capability.STORAGE}))
-    with pytest.raises(ContractError, match="STORAGE"):
+    with pytest.raises(ContractError, match="needs COPIES beside STORAGE"):
         Scheduler(Recorder(), owns)
+    Scheduler(Recorder(), Declaration(capabilities=["storage", "copies"]))

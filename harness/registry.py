@@ -116,9 +116,10 @@ def implementation(
     """Register a class or factory under `name`.
 
     A CacheManager factory is called with the keywords ``num_blocks, block_size``, and ``groups``
-    where it claims GROUPS, a PrefixIndex with ``capacity, page_size``, a PagedAttention and an Engine with none. Raises `ContractError`
-    for an unknown kind, a capability the kind does not have, or a name that is taken by another
-    implementation of the kind, in another file or the same.
+    where it claims GROUPS, a PrefixIndex with ``capacity, page_size``, a PagedAttention and an
+    Engine with none. Raises `ContractError` for an unknown kind, a capability the kind does not
+    have, or a name that is taken by another implementation of the kind, in another file or the
+    same.
     """
 
     caller = sys._getframe(1)

@@ -56,10 +56,11 @@ class PairAssay:
         )
 
     def _known(self) -> list[Scenario]:
-        """What was found before, and the pinned corpus of the managers."""
+        """What was found before, and the pinned corpus of managers that have no layer groups."""
         found = sorted(self.plan.counterexamples.glob(f"{self.pair.name}-*.json"))
         corpus = sorted(corpus_folder().glob("*.json"))
-        return [*map(load, found), *map(load_scenario, corpus)]
+        pinned = (one for one in map(load_scenario, corpus) if not one.groups)
+        return [*map(load, found), *pinned]
 
     # ---------------------------------------------------------------------------------- verdicts
 

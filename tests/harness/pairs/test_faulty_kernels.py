@@ -18,7 +18,8 @@ from kvassay.harness.scenario import load
 from kvassay.harness.violation import Crash
 
 DECLARED = Declaration(capabilities=frozenset({Capability.CAUSAL, Capability.LSE}), tail=Tail.ANY)
-CORPUS = [load(path) for path in sorted(corpus_folder().glob("*.json"))]
+LOADED = (load(path) for path in sorted(corpus_folder().glob("*.json")))
+CORPUS = [scenario for scenario in LOADED if not scenario.groups]
 SHORT = 3
 
 

@@ -81,7 +81,9 @@ class GroupChecker(Checker):
         longest = least + self.declaration.lookahead
         table = at_most(self._table_of(name, spec), longest)
         if not least <= len(table) <= longest:
-            self._wrong_size(told, strand.length, table, longest)
+            wanted = f"{least} to {longest} blocks for {strand.length} tokens of {told}"
+            more = " or more" if len(table) > longest else ""
+            self._fail("A7", Anomaly.TABLE, wanted, f"{len(table)}{more}: {table}")
         for index, block in enumerate(table):
             null = block in self.model.null
             if null and index < strand.first:
@@ -262,13 +264,6 @@ class GroupChecker(Checker):
         strands = strands_of(live)
         self.evidence[Seen.GROUP_HIT] += hit > 0 and len(strands) > 1
         self.evidence[Seen.WINDOW_HIT] += hit > 0 and any(strand.first for strand in strands)
-
-    def _check_published(self, live: Live, hit: int) -> None:
-        """P4, P3: of what counts, all that is seen in a group was published."""
-        for strand in strands_of(live):
-            reach = self.model.published_within(strand, hit)
-            if reach != hit:
-                self._unpublished(strand.tags, hit, reach)
 
     def _check_missed(self, live: Live, hit: int, must: int) -> None:
         """P12: what is surely resident in every group is counted."""

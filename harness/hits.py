@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from kvassay.harness.contract import CacheKey, Publish
 from kvassay.harness.evidence import Seen
@@ -41,12 +40,10 @@ class Hits(CheckerState):
 
     def _check_published(self, live: Live, hit: int) -> None:
         """P4, P3: what counts was published, as declared, however right it may be."""
-        reach = self.model.publications.published(live.tags, hit)
-        if reach != hit:
-            self._unpublished(live.tags, hit, reach)
-
-    def _unpublished(self, tags: Sequence[int], hit: int, reach: int) -> NoReturn:
         model, declared = self.model, self.declaration
+        tags, reach = model.published(live, hit)
+        if reach == hit:
+            return
         when = f"publish={declared.publish}"
         if declared.publish is Publish.RELEASE:
             when += f", publish_on={','.join(sorted(declared.publish_on))}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from kvassay.harness.calling import at_most
 from kvassay.harness.contract import Declaration, Dedup, Placement
@@ -26,8 +26,12 @@ class Tables(CheckerState):
         longest = self.model.num_blocks + self.declaration.lookahead
         table = at_most(self._call_plain(self.manager.block_table, name), longest)
         least = self.model.blocks_for(length)
-        if not least <= len(table) <= least + self.declaration.lookahead:
-            self._wrong_size(name, length, table, longest)
+        most = least + self.declaration.lookahead
+        if not least <= len(table) <= most:
+            wanted = f"{least} blocks" if least == most else f"{least} to {most} blocks"
+            wanted += f" for {length} tokens of {name}"
+            more = " or more" if len(table) > longest else ""
+            self._fail("A7", Anomaly.TABLE, wanted, f"{len(table)}{more}: {table}")
         if self.declaration.placement is Placement.CONTIGUOUS and table:
             self._check_contiguous(name, table)
         if len(set(table)) != len(table):
@@ -36,14 +40,6 @@ class Tables(CheckerState):
             if block not in self._ids:
                 self._new_id(name, block)
         return table
-
-    def _wrong_size(self, name: str, length: int, table: list[int], longest: int) -> NoReturn:
-        least = self.model.blocks_for(length)
-        most = least + self.declaration.lookahead
-        wanted = f"{least} blocks" if least == most else f"{least} to {most} blocks"
-        wanted += f" for {length} tokens of {name}"
-        more = " or more" if len(table) > longest else ""
-        self._fail("A7", Anomaly.TABLE, wanted, f"{len(table)}{more}: {table}")
 
     def _check_contiguous(self, name: str, table: list[int]) -> None:
         expected = list(range(table[0], table[0] + len(table)))

@@ -199,7 +199,12 @@ class GroupModel(CacheModel):
         )
         return self.law(len(live.tags), resident)
 
-    def published_within(self, strand: Strand, hit: int) -> int:
+    def published(self, live: Live, hit: int) -> tuple[Sequence[int], int]:
+        """The same in the group in which it is least, and the tags of that group."""
+        found = [(strand.tags, self._published(strand, hit)) for strand in strands_of(live)]
+        return min(found, key=lambda one: one[1])
+
+    def _published(self, strand: Strand, hit: int) -> int:
         """Leading tokens, at most `hit`, of which all that its next query sees was published."""
         low, unit, entries = strand.reach(hit), self.unit, self.publications.entries
         for stop in range(unit, hit + 1, unit):

@@ -139,6 +139,10 @@ class CacheModel:
         resident = self.publications.must_hit(tags, limit, self.blocks.tenancy)
         return self.law(len(tags), resident)
 
+    def published(self, live: Live, hit: int) -> tuple[Sequence[int], int]:
+        """Leading tokens of its key, at most `hit`, that were published, and its tags."""
+        return live.tags, self.publications.published(live.tags, hit)
+
     def held_back(self, tags: Sequence[int], reach: int) -> bool:
         """Whether the unit behind `reach` has, or had, slots, and was not published from them."""
         stop = reach + self.unit

@@ -26,6 +26,7 @@ from kvassay.harness.group_checker import GroupChecker
 from kvassay.harness.groups import FULL, default_groups, drawn_groups, groups_of
 from kvassay.harness.misuse import answers
 from kvassay.harness.registry import Registration, find
+from kvassay.harness.rig.managing import Managed
 from kvassay.harness.scenario import (
     Admit,
     Append,
@@ -330,6 +331,12 @@ def test_what_are_no_groups_is_said(groups: Any, told: str) -> None:
 def test_what_cannot_be_beside_windows_is_said(declared: dict[str, Any], told: str) -> None:
     with pytest.raises(ContractError, match=told):
         Declaration(**declared)
+
+
+@pytest.mark.parametrize("declared", [DECLARATION, Declaration(window=4)])
+def test_the_rig_which_reads_everything_takes_none_of_them(declared: Declaration) -> None:
+    with pytest.raises(ContractError, match="the rig cannot drive a manager with"):
+        Managed(GroupedCache(4, 2), declared, lambda: 0.0)
 
 
 def test_a_scenario_keeps_its_groups() -> None:

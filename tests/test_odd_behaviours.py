@@ -1,4 +1,4 @@
-"""The page of odd behaviours names what shows each of them, and that is there."""
+"""The table of odd behaviours names what shows each of them, and that is there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "results" / "odd_behaviours.md"
+PAGE = ROOT / "results" / "findings" / "README.md"
 KINDS = ("defect", "limitation", "convention", "precondition", "known")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]

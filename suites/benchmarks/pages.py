@@ -137,7 +137,7 @@ PAGES = (
 FOLDERS = {
     CHARTS: "the charts of the pages, as SVG and PNG",
     "schema": "the JSON Schema of records",
-    "findings": "what was found in engines, a page each",
+    "findings": "what was found in engines, a page each, and what else is odd in them",
     "counterexamples": "scenario files of failures, replayed first the next time (not in git)",
     "__pycache__": "",
 }

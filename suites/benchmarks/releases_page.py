@@ -47,6 +47,9 @@ WHY = {
     "strings (`generate_block_hash_extra_keys` in `vllm/v1/core/kv_cache_utils.py`), so an adapter "
     "named `x` and a salt `x` are one key; 0.31 tags each with its kind. Known in public as "
     "vllm-project/vllm#44701.",
+    ("sglang", "E1"): "Up to 0.5.21 every `BlockStored` says `lora_id=None` "
+    "(`sglang/srt/mem_cache/events.py`), so blocks of an adapter are taken for those of none by "
+    "whoever follows the events; 0.5.22 names the adapter.",
 }
 """By engine and invariant: what the engine's own code says about it, read by hand."""
 SAME = {("vllm", "P3"): "P2", ("vllm", "E1"): "P2", ("vllm", "E2"): "P2"}

@@ -3,7 +3,7 @@
 None of it is a defect: no public API of the engine gets there, and its scheduler keeps the
 preconditions, as the adapters do. It is held here because the three trees differ in it, which
 whoever ports or forks one should know, and so that a release that changes it is noticed. The
-names are those of `results/odd_behaviours.md`.
+names are those of `results/findings/README.md`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What transformers' pool and hash do where a caller breaks their preconditions.
 
 As for SGLang (`test_sglang_preconditions`): no defects, since continuous batching keeps them, but
-what an adapter has to know. The names are those of `results/odd_behaviours.md`.
+what an adapter has to know. The names are those of `results/findings/README.md`.
 """
 
 from __future__ import annotations

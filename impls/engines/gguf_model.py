@@ -34,24 +34,26 @@ NAMES = {
 }
 
 
-def write_gguf(folder: Path) -> Path:
+def write_gguf(folder: Path, *, words: bool = False) -> Path:
     """The model in `folder` (Hugging Face's names) as ``model.gguf`` beside it; returns its path.
 
-    `ValueError` for a vocabulary that has no room for bytes.
+    With `words` every token is a word in ASCII, and the end is the model's own; the file is then
+    ``model-words.gguf``. `ValueError` for a vocabulary that has no room for bytes without.
     """
     import gguf
     from safetensors.numpy import load_file
 
-    path = folder / "model.gguf"
+    path = folder / ("model-words.gguf" if words else "model.gguf")
     if path.exists():
         return path
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    if config["vocab_size"] < SMALLEST:
+    if not words and config["vocab_size"] < SMALLEST:
         size = config["vocab_size"]
         raise ValueError(f"vocab_size: expected at least {SMALLEST} for a GGUF, got {size}")
-    unfinished = folder / "model.gguf.unfinished"
+    unfinished = folder / f"{path.name}.unfinished"
     writer = gguf.GGUFWriter(unfinished, "llama")
     _describe(writer, gguf, config)
+    (_name_words if words else _name_bytes)(writer, gguf, config)
     for name, tensor in load_file(folder / "model.safetensors").items():
         writer.add_tensor(_named(name), _stored(name, tensor, config))
     writer.write_header_to_file()
@@ -92,14 +94,25 @@ def _describe(writer: Any, gguf: Any, config: dict[str, Any]) -> None:
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+
+
+def _name_words(writer: Any, gguf: Any, config: dict[str, Any]) -> None:
+    writer.add_token_list([f"word{number}" for number in range(config["vocab_size"])])
+    writer.add_token_types([gguf.TokenType.NORMAL] * config["vocab_size"])
+    writer.add_token_merges(["w o"])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+
+
+def _name_bytes(writer: Any, gguf: Any, config: dict[str, Any]) -> None:
     tokens = _bytes()
     merged = [*tokens, *("".join(pair) for pair in MERGES)]
     named = [*merged, *SPECIAL]
     named += [f"<|{number}|>" for number in range(len(named), config["vocab_size"])]
     types = [gguf.TokenType.NORMAL] * len(merged)
     types += [gguf.TokenType.CONTROL] * (len(named) - len(merged))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("llama-bpe")
     writer.add_token_list(named)
     writer.add_token_types(types)
     writer.add_token_merges([" ".join(pair) for pair in MERGES])

@@ -1,4 +1,4 @@
-"""A Llama's folder as one GGUF file, which llama.cpp and OpenVINO read: its weights in float16.
+"""A Llama's folder as one GGUF file, which llama.cpp and OpenVINO read.
 
 Rotary pairs lie side by side there, not in two halves, so the rows of the query's and the key's
 projection change places. The vocabulary is made up (bytes, a few merges, names without meaning), as
@@ -8,6 +8,7 @@ prompts and outputs are token ids.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +35,46 @@ NAMES = {
 }
 
 
-def write_gguf(folder: Path, *, words: bool = False) -> Path:
+def write_gguf(folder: Path) -> Path:
     """The model in `folder` (Hugging Face's names) as ``model.gguf`` beside it; returns its path.
 
-    With `words` every token is a word in ASCII, and the end is the model's own; the file is then
-    ``model-words.gguf``. `ValueError` for a vocabulary that has no room for bytes without.
+    `ValueError` for a vocabulary that has no room for bytes.
     """
+    size = _config(folder)["vocab_size"]
+    if size < SMALLEST:
+        raise ValueError(f"vocab_size: expected at least {SMALLEST} for a GGUF, got {size}")
+    return _write(folder, "model.gguf", np.float16, _name_bytes)
+
+
+def write_plain_gguf(folder: Path) -> Path:
+    """The same as ``plain.gguf``, for llama.cpp: it rounds what it multiplies to the weights' type.
+
+    So that is float32. Every token is a word in ASCII, and the end of an answer is the model's own.
+    """
+    return _write(folder, "plain.gguf", np.float32, _name_words)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+    return config
+
+
+def _write(folder: Path, name: str, dtype: Any, name_tokens: Callable[..., None]) -> Path:
     import gguf
     from safetensors.numpy import load_file
 
-    path = folder / ("model-words.gguf" if words else "model.gguf")
+    path = folder / name
     if path.exists():
         return path
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    if not words and config["vocab_size"] < SMALLEST:
-        size = config["vocab_size"]
-        raise ValueError(f"vocab_size: expected at least {SMALLEST} for a GGUF, got {size}")
-    unfinished = folder / f"{path.name}.unfinished"
+    config = _config(folder)
+    unfinished = folder / f"{name}.unfinished"
     writer = gguf.GGUFWriter(unfinished, "llama")
-    _describe(writer, gguf, config)
-    (_name_words if words else _name_bytes)(writer, gguf, config)
-    for name, tensor in load_file(folder / "model.safetensors").items():
-        writer.add_tensor(_named(name), _stored(name, tensor, config))
+    _describe(writer, config)
+    half = dtype is np.float16
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if half else gguf.LlamaFileType.ALL_F32)
+    name_tokens(writer, gguf, config)
+    for title, tensor in load_file(folder / "model.safetensors").items():
+        writer.add_tensor(_named(title), _stored(title, tensor, config, dtype))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -71,17 +90,17 @@ def _named(name: str) -> str:
     return f"blk.{number}.{NAMES[inner]}.weight"
 
 
-def _stored(name: str, tensor: Any, config: dict[str, Any]) -> Any:
+def _stored(name: str, tensor: Any, config: dict[str, Any], dtype: Any) -> Any:
     if tensor.ndim == 1:
         return tensor
     if name.endswith(("q_proj.weight", "k_proj.weight")):
         half = config["head_dim"] // 2
         pairs = tensor.reshape(-1, 2, half, tensor.shape[1])
         tensor = pairs.swapaxes(1, 2).reshape(tensor.shape)
-    return np.ascontiguousarray(tensor.astype(np.float16))
+    return np.ascontiguousarray(tensor.astype(dtype))
 
 
-def _describe(writer: Any, gguf: Any, config: dict[str, Any]) -> None:
+def _describe(writer: Any, config: dict[str, Any]) -> None:
     writer.add_name("random llama")
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -93,7 +112,6 @@ def _describe(writer: Any, gguf: Any, config: dict[str, Any]) -> None:
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("llama-bpe")
 

@@ -5,8 +5,8 @@ adapter, and with this process however that ends. Each request is a stream of ``
 thread reads; whoever leaves early closes its connection, which is how the server is told.
 
 It runs as it does by default: all slots share one pool of cells (``--kv-unified``), of which a
-context is rounded up to 256; that is the block here, although cells are taken one by one. Keys and
-values are float32, without flash attention.
+context is rounded up to 256; that is the block here, although cells are taken one by one. Weights,
+keys and values are float32, without flash attention.
 
 The vocabulary is of words: a token that ends inside a character is left out of a stream (see
 `results/findings/llama-cpp-streams-without-unfinished-characters.md`). Importing this file starts
@@ -35,7 +35,7 @@ from kvassay.harness.contract import (
 )
 from kvassay.harness.program import Program
 from kvassay.harness.registry import implementation
-from kvassay.impls.engines.gguf_model import write_gguf
+from kvassay.impls.engines.gguf_model import write_plain_gguf
 from kvassay.impls.engines.mailbox import Item, Mailbox
 from kvassay.impls.engines.server_process import HOST, free_port, running
 
@@ -74,7 +74,7 @@ class LlamaCppEngine:
     ) -> None:
         self._port, step = free_port(), str(step_tokens or 512)
         command = [
-            *(PROGRAM.path or PROGRAM.name, "-m", str(write_gguf(model, words=True))),
+            *(PROGRAM.path or PROGRAM.name, "-m", str(write_plain_gguf(model))),
             *("--host", HOST, "--port", str(self._port), "--offline", "--no-warmup"),
             *("-t", "1", "-tb", "1", "-fa", "off", "-ctk", "f32", "-ctv", "f32"),
             *("-c", str(num_blocks * self.block_size), "-np", str(slots), "--kv-unified"),

@@ -209,6 +209,19 @@ def test_whoever_is_dropped_frees_nothing_while_it_is_collected(build: Any, name
     assert not any(one.is_valid() for one in objects)
 
 
+@pytest.mark.parametrize(("name", "again"), [("lmcache-paged", True), ("lmcache", False)])
+def test_a_reference_too_many_frees_a_page_twice(build: Any, name: str, again: bool) -> None:
+    """With fixed pages, that is: elsewhere an object is given back once."""
+    manager = build(2, name=name)
+    manager.admit("a", key(4))
+    (one,) = manager._live["a"].objects
+    manager.release("a")
+    one.ref_count_down()
+    manager.admit("b", key(8))
+    assert manager.counters().free == int(again)
+    assert len({*manager.block_table("b")}) == 2
+
+
 # ----------------------------------------------------------------------------------- the faults
 
 

@@ -25,6 +25,7 @@ from kvassay.harness.contract import (
     ContractError,
     Declaration,
 )
+from kvassay.harness.program import Program
 
 ENTRY_POINT_GROUP = "kvassay.implementations"
 
@@ -61,6 +62,8 @@ class Registration:
     """Distributions of which it needs one (builds go by several names); its version is shown."""
     install: str | None = None
     """Command that installs what it needs."""
+    program: Program | None = None
+    """Executable that it needs besides, whose version is then shown."""
     reference: str = ""
     """What to pass to ``--impl`` to find it again: the name, a file or a module."""
     origin: Path | None = None
@@ -70,7 +73,13 @@ class Registration:
 
     @property
     def version(self) -> str:
-        """Version of the package that it adapts; kvassay's own for built-ins."""
+        """Version of the program or package that it adapts; kvassay's own for built-ins."""
+        if self.program is not None:
+            return self.program.version
+        return self._package_version
+
+    @property
+    def _package_version(self) -> str:
         for package in self.packages or ("kvassay",):
             try:
                 return importlib.metadata.version(package)
@@ -80,14 +89,18 @@ class Registration:
 
     @property
     def available(self) -> bool:
-        """Whether the package it adapts is installed."""
-        return not self.packages or self.version != "not installed"
+        """Whether the package and the program that it adapts are there."""
+        if self.program is not None and self.program.path is None:
+            return False
+        return not self.packages or self._package_version != "not installed"
 
     @property
     def wanted(self) -> str:
         """What is missing and how to get it, for a message."""
         hint = self.install or f"pip install {self.packages[0] if self.packages else ''}"
-        return f"{self.name} needs {' or '.join(self.packages)}; install it with: {hint}"
+        needs = [" or ".join(self.packages)] if self.packages else []
+        needs += [self.program.wanted] if self.program is not None else []
+        return f"{self.name} needs {' and '.join(needs)}; install it with: {hint}"
 
     def build(self, **arguments: Any) -> Any:
         """A new instance, checked for the methods that its declaration needs.
@@ -112,6 +125,7 @@ def implementation(
     declaration: Declaration | None = None,
     package: str | tuple[str, ...] = (),
     install: str | None = None,
+    program: Program | None = None,
 ) -> Callable[[Factory], Factory]:
     """Register a class or factory under `name`.
 
@@ -136,6 +150,7 @@ def implementation(
                 declaration=declared,
                 packages=(package,) if isinstance(package, str) else package,
                 install=install,
+                program=program,
                 reference=name,
                 origin=origin,
                 execution=execution,

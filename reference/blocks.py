@@ -100,6 +100,7 @@ class Blocks:
             access = self.published.get(block)
             if access is not None:
                 access.latest = now
+                access.doubtful += 1
 
     def forget(self) -> None:
         """A reset: nothing is published any more and every block can be handed out afresh."""

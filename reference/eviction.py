@@ -212,4 +212,4 @@ class EvictionWatch:
 
 def _latest(access: Access) -> Access:
     """The same history, as if everything that may have been an access had been one."""
-    return replace(access, stamp=access.latest)
+    return replace(access, stamp=access.latest, count=access.count + access.doubtful)

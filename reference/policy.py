@@ -27,6 +27,8 @@ class Access:
     """Last operation that may have been one: a block due by its `stamp` may have been renewed."""
     count: int = 0
     """Number of accesses since publication."""
+    doubtful: int = 0
+    """Number of operations since that may have been accesses as well."""
     depth: int = 0
     """Its logical index in the prefix."""
     priority: int = 0

@@ -1,4 +1,4 @@
-"""A Llama's folder as one GGUF file, which llama.cpp and OpenVINO read: its weights in float16.
+"""A Llama's folder as one GGUF file, which llama.cpp and OpenVINO read.
 
 Rotary pairs lie side by side there, not in two halves, so the rows of the query's and the key's
 projection change places. The vocabulary is made up (bytes, a few merges, names without meaning), as
@@ -8,6 +8,7 @@ prompts and outputs are token ids.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +40,41 @@ def write_gguf(folder: Path) -> Path:
 
     `ValueError` for a vocabulary that has no room for bytes.
     """
+    size = _config(folder)["vocab_size"]
+    if size < SMALLEST:
+        raise ValueError(f"vocab_size: expected at least {SMALLEST} for a GGUF, got {size}")
+    return _write(folder, "model.gguf", np.float16, _name_bytes)
+
+
+def write_plain_gguf(folder: Path) -> Path:
+    """The same as ``plain.gguf``, for llama.cpp: it rounds what it multiplies to the weights' type.
+
+    So that is float32. Every token is a word in ASCII, and the end of an answer is the model's own.
+    """
+    return _write(folder, "plain.gguf", np.float32, _name_words)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+    return config
+
+
+def _write(folder: Path, name: str, dtype: Any, name_tokens: Callable[..., None]) -> Path:
     import gguf
     from safetensors.numpy import load_file
 
-    path = folder / "model.gguf"
+    path = folder / name
     if path.exists():
         return path
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    if config["vocab_size"] < SMALLEST:
-        size = config["vocab_size"]
-        raise ValueError(f"vocab_size: expected at least {SMALLEST} for a GGUF, got {size}")
-    unfinished = folder / "model.gguf.unfinished"
+    config = _config(folder)
+    unfinished = folder / f"{name}.unfinished"
     writer = gguf.GGUFWriter(unfinished, "llama")
-    _describe(writer, gguf, config)
-    for name, tensor in load_file(folder / "model.safetensors").items():
-        writer.add_tensor(_named(name), _stored(name, tensor, config))
+    _describe(writer, config)
+    half = dtype is np.float16
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if half else gguf.LlamaFileType.ALL_F32)
+    name_tokens(writer, gguf, config)
+    for title, tensor in load_file(folder / "model.safetensors").items():
+        writer.add_tensor(_named(title), _stored(title, tensor, config, dtype))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -69,17 +90,17 @@ def _named(name: str) -> str:
     return f"blk.{number}.{NAMES[inner]}.weight"
 
 
-def _stored(name: str, tensor: Any, config: dict[str, Any]) -> Any:
+def _stored(name: str, tensor: Any, config: dict[str, Any], dtype: Any) -> Any:
     if tensor.ndim == 1:
         return tensor
     if name.endswith(("q_proj.weight", "k_proj.weight")):
         half = config["head_dim"] // 2
         pairs = tensor.reshape(-1, 2, half, tensor.shape[1])
         tensor = pairs.swapaxes(1, 2).reshape(tensor.shape)
-    return np.ascontiguousarray(tensor.astype(np.float16))
+    return np.ascontiguousarray(tensor.astype(dtype))
 
 
-def _describe(writer: Any, gguf: Any, config: dict[str, Any]) -> None:
+def _describe(writer: Any, config: dict[str, Any]) -> None:
     writer.add_name("random llama")
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -91,15 +112,25 @@ def _describe(writer: Any, gguf: Any, config: dict[str, Any]) -> None:
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+
+
+def _name_words(writer: Any, gguf: Any, config: dict[str, Any]) -> None:
+    writer.add_token_list([f"word{number}" for number in range(config["vocab_size"])])
+    writer.add_token_types([gguf.TokenType.NORMAL] * config["vocab_size"])
+    writer.add_token_merges(["w o"])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+
+
+def _name_bytes(writer: Any, gguf: Any, config: dict[str, Any]) -> None:
     tokens = _bytes()
     merged = [*tokens, *("".join(pair) for pair in MERGES)]
     named = [*merged, *SPECIAL]
     named += [f"<|{number}|>" for number in range(len(named), config["vocab_size"])]
     types = [gguf.TokenType.NORMAL] * len(merged)
     types += [gguf.TokenType.CONTROL] * (len(named) - len(merged))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("llama-bpe")
     writer.add_token_list(named)
     writer.add_token_types(types)
     writer.add_token_merges([" ".join(pair) for pair in MERGES])

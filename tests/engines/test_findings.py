@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,12 +13,24 @@ import pytest
 
 from kvassay.harness.engines.random_llama import Sizes, write_model
 from kvassay.impls.engines.gguf_model import write_gguf
+from kvassay.impls.engines.llama_cpp_engine import PROGRAM as LLAMA_SERVER
 
 FOLDER = Path(__file__).parents[2] / "results" / "findings"
 FINDINGS = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 NEEDS = re.compile(r"^- engine: ([a-z-]+)\n- version: (\d[\w.]*)\n- kind: (\w+)", re.MULTILINE)
 LINES = 30
+PROGRAMS = {"llama-cpp": LLAMA_SERVER}
+"""By engine, where it is no package."""
+
+
+def _version_of(engine: str) -> str | None:
+    if engine in PROGRAMS:
+        return PROGRAMS[engine].version if PROGRAMS[engine].path else None
+    try:
+        return version(engine)
+    except PackageNotFoundError:
+        return None
 
 
 def test_there_are_findings() -> None:
@@ -42,9 +55,8 @@ def test_its_code_prints_what_it_says(path: Path, tmp_path: Path) -> None:
     assert needs
     assert code
     package, wanted, _ = needs.groups()
-    try:
-        here = version(package)
-    except PackageNotFoundError:
+    here = _version_of(package)
+    if here is None:
         pytest.skip(f"needs {package}=={wanted}")
     if not here.startswith(wanted):
         pytest.skip(f"needs {package}=={wanted}, {here} is here")
@@ -52,9 +64,16 @@ def test_its_code_prints_what_it_says(path: Path, tmp_path: Path) -> None:
         write_gguf(
             write_model(tmp_path, Sizes(vocab_size=320, hidden_size=64, num_attention_heads=2))
         )
+    path = os.environ["PATH"]
+    if package in PROGRAMS:
+        program = PROGRAMS[package]
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / program.name).symlink_to(Path(program.path or "").resolve())
+        path = f"{tmp_path / 'bin'}{os.pathsep}{path}"
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code[1]],
         cwd=tmp_path,
+        env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
         timeout=300,

@@ -18,6 +18,7 @@ from kvassay.harness.engines.random_llama import Sizes, write_model
 from kvassay.harness.engines.subject import EngineSubject
 
 NO_ROOM, IN_USE = "requests without room beside others", "a name that is in use"
+EXCEEDED = "Context size has been exceeded"
 FOUND: Mapping[str, Mapping[str, str]] = {
     "transformers-engine": {
         NO_ROOM: "No requests can be scheduled",
@@ -25,6 +26,11 @@ FOUND: Mapping[str, Mapping[str, str]] = {
         "a prompt without tokens": "beside another",
     },
     "openvino-engine": {NO_ROOM: "ended early with 0 (ignored)", IN_USE: "No associated state"},
+    "llama-cpp-engine": {
+        "preempted": EXCEEDED,
+        "a pool that just holds one": EXCEEDED,
+        NO_ROOM: EXCEEDED,
+    },
 }
 """By engine and circumstance, what it is convicted of."""
 SIZES = Sizes(

@@ -179,3 +179,17 @@ def test_one_operation_is_one_moment_and_a_reset_ends_all() -> None:
     pool.watch.forget()
     assert pool.watch.stay([0]) is None
     assert not pool.watch.moments
+
+
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_what_may_have_been_used_once_more_is_not_surely_used_least(doubtful: bool) -> None:
+    """Block 1 was used once; block 0 never, or in a look-up that was refused."""
+    pool = Pool(order=Order.LFU)
+    pool.cached(0, stamp=1)
+    pool.cached(1, stamp=2)
+    pool.blocks.stamp([1], now=3)
+    if doubtful:
+        pool.blocks.may_stamp([0], now=4)
+    pool.open()
+    pool.watch.went(1)
+    assert (pool.watch.stay([0]) is None) is doubtful

@@ -15,7 +15,7 @@ ROWS = [
     for line in PAGE.read_text("utf-8").splitlines()
     if line.startswith("|")
 ][2:]
-SHOWN = re.compile(r"`((?:tests|suites|results|impls)/[^`:]+)(?:::(\w+))?`")
+SHOWN = re.compile(r"`((?:tests|suites|results|impls|harness)/[^`:]+)(?:::(\w+))?`")
 
 
 def test_findings_stand_in_it() -> None:

@@ -201,9 +201,14 @@ class CacheModel:
             if len(entry.sites) != 1 or tag in above_live or entry.known < publications.refused:
                 continue
             ((block, _),) = entry.sites
-            if publications.sure(entry, blocks.tenancy) and block not in blocks.users:
+            idle = block not in blocks.users
+            if idle and publications.sure(entry, blocks.tenancy) and self.surely_found(tag):
                 found.add(block)
         return len(found)
+
+    def surely_found(self, tag: int) -> bool:
+        """Whether no correct manager may have given up what is behind a sure entry."""
+        return True
 
     def surely_cached(self, block: int) -> bool:
         """Whether the block was certainly cached before it was found to be handed out again.

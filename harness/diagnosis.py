@@ -143,7 +143,10 @@ class Diagnosis:
         block = live.table[index]
         got = self.device.read(live.table, position)
         writer = self._writer(live, block, position, got)
-        if got is None or got in NO_KV:
+        overwritten = isinstance(self.device, StoredDevice) and self.device.overwritten(
+            live.table, position
+        )
+        if (got is None or got in NO_KV) and not overwritten:
             invariant, anomaly = "C2", Anomaly.LOST_COPY
         elif writer is not None and self._sharers(live, model.readers()[writer], index):
             invariant, anomaly = "C1", Anomaly.SHARER_WRITE
@@ -151,12 +154,14 @@ class Diagnosis:
             invariant, anomaly = "C2", Anomaly.LOST_COPY
         else:
             invariant, anomaly = "A2", Anomaly.FOREIGN_WRITE
+        lost = overwritten and got == FRESH
+        held = "what nobody wrote into it, over what was" if lost else self.describe(got)
         by = f", written by {writer}" if writer else ""
         raise Violation(
             invariant,
             anomaly,
             f"position {position} of {name} to hold {self.describe(live.tags[position])}",
-            f"block {block} holds {self.describe(got)}{by}",
+            f"block {block} holds {held}{by}",
         )
 
     def _writer(self, live: Live, block: int, position: int, got: int | None) -> str | None:

@@ -310,7 +310,7 @@ class GroupModel(CacheModel):
         for strand in strands_of(live):
             strand.published = live.published
             low = strand.reach(live.hit)
-            for stop in range(self.unit, live.hit + 1, self.unit):
+            for stop in range(self.unit, self.still_cached(strand, live.hit) + 1, self.unit):
                 entry = self.publications.entries.get(strand.tags[stop - 1])
                 if stop > low and entry is not None:
                     entry.known = self.now

@@ -116,6 +116,10 @@ class CacheModel:
         """Blocks that the admission of so many tokens may take at most."""
         return self.blocks_for(num_tokens)
 
+    def begin_need(self) -> int:
+        """Blocks that a look-up alone may take at most: copies, where a hit ends inside a block."""
+        return self.tables if self.caches and self.unit % self.block_size else 0
+
     def unheld(self) -> int:
         """Blocks that surely no live request holds."""
         return self.num_blocks - self.blocks.num_used
@@ -293,9 +297,15 @@ class CacheModel:
             ):
                 self.publications.doubt(live.tags, other.length, (block,))
 
+    def still_cached(self, live: Live, hit: int) -> int:
+        """Leading tokens of a hit that are cached for sure: what was copied may be gone since."""
+        inside = hit % self.block_size
+        copied = inside and self.blocks.since.get(live.table[hit // self.block_size]) == self.now
+        return hit - inside if copied else hit
+
     def confirm(self, live: Live) -> None:
         """The request's hit is resident, and an access."""
-        self.publications.confirm(live.tags, live.hit, self.now)
+        self.publications.confirm(live.tags, self.still_cached(live, live.hit), self.now)
         self._stamp(Stamp.HIT, live, live.hit)
 
     def reserve_stamp(self, live: Live) -> None:

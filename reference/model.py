@@ -46,6 +46,8 @@ class Live:
 
     low = 0
     """First position that can still be read: beyond 0 in a layer group with a window alone."""
+    first = 0
+    """Logical block in which it lies."""
 
     def __init__(self, key: CacheKey, tags: list[int]) -> None:
         self.key = key
@@ -66,6 +68,10 @@ class Live:
         """Logical index of a block that a truncation left partly covered."""
         self.forked: int | None = None
         """Length at which a fork gave it a copy of a partly covered block."""
+
+    def place_of(self, block: int) -> int | None:
+        """Logical block for which the request needs this block, if it does."""
+        return next((i for i in range(self.first, len(self.table)) if self.table[i] == block), None)
 
     @property
     def pending(self) -> bool:

@@ -150,7 +150,7 @@ class Checker(Tables, Hits, Looking, Notes):
         length = len(live.tags)
         must = model.must_hit(live)
         most = model.admission_need(reserves)
-        need = most - must // model.block_size if reserves else 0
+        need = most - must // model.block_size if reserves else model.begin_need()
         may_refuse = not model.admissible() or not model.must_succeed(most, length, admission=True)
         mirrored = self._mirror.look_up(key) if self._mirror is not None else None
         self._note_unwritten(live)

@@ -542,7 +542,8 @@ class CacheManager(Protocol):
     * with the KV of n tokens written, the next query stands at position n and sees ``low = max(0, n
       - W + 1)`` onwards. Blocks that end at or before `low` have been *passed*: their entries may
       become null, an id in `reserved_ids`, in the next operation on the request (or in the `commit`
-      that writes the n tokens). An entry that is not null shows what it showed, held or not;
+      that writes the n tokens). An entry that is not null shows what it showed, held or not; what
+      a null entry showed, the request holds no longer;
     * all positions from `low` on have slots, those that are still to be written too; while they are
       reserved, n is what was written before (the hit, when a request is admitted);
     * a hit of h tokens is resident from ``max(0, h - W + 1)`` on; entries before that may be null;

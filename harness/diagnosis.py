@@ -99,7 +99,7 @@ class Diagnosis:
         index = position // self.model.block_size
         return any(
             other is not live
-            and index < len(other.table)
+            and other.first <= index < len(other.table)
             and other.table[index] == block
             and other.tags[: position + 1] == live.tags[: position + 1]
             for other in self.model.readers().values()
@@ -143,7 +143,10 @@ class Diagnosis:
         block = live.table[index]
         got = self.device.read(live.table, position)
         writer = self._writer(live, block, position, got)
-        if got is None or got in NO_KV:
+        overwritten = isinstance(self.device, StoredDevice) and self.device.overwritten(
+            live.table, position
+        )
+        if (got is None or got in NO_KV) and not overwritten:
             invariant, anomaly = "C2", Anomaly.LOST_COPY
         elif writer is not None and self._sharers(live, model.readers()[writer], index):
             invariant, anomaly = "C1", Anomaly.SHARER_WRITE
@@ -151,20 +154,23 @@ class Diagnosis:
             invariant, anomaly = "C2", Anomaly.LOST_COPY
         else:
             invariant, anomaly = "A2", Anomaly.FOREIGN_WRITE
+        lost = overwritten and got == FRESH
+        held = "what nobody wrote into it, over what was" if lost else self.describe(got)
         by = f", written by {writer}" if writer else ""
         raise Violation(
             invariant,
             anomaly,
             f"position {position} of {name} to hold {self.describe(live.tags[position])}",
-            f"block {block} holds {self.describe(got)}{by}",
+            f"block {block} holds {held}{by}",
         )
 
     def _writer(self, live: Live, block: int, position: int, got: int | None) -> str | None:
         offset = position % self.model.block_size
         for name, other in self.model.readers().items():
-            if other is live or block not in other.table:
+            place = other.place_of(block)
+            if other is live or place is None:
                 continue
-            there = other.table.index(block) * self.model.block_size + offset
+            there = place * self.model.block_size + offset
             if there < len(other.tags) and other.tags[there] == got:
                 return name
         return None
@@ -180,8 +186,9 @@ class Diagnosis:
     def covered(self, name: str, block: int, shared: Sequence[int]) -> NoReturn:
         """A block was handed out as new although somebody covers it."""
         model = self.model
-        holders = {who: live for who, live in model.readers().items() if block in live.table}
-        places = {who: live.table.index(block) for who, live in holders.items()}
+        known = {who: live.place_of(block) for who, live in model.readers().items()}
+        places = {who: place for who, place in known.items() if place is not None}
+        holders = {who: model.readers()[who] for who in places}
         if any(live.pending and who != name for who, live in holders.items()):
             invariant, anomaly = "P7", Anomaly.PIN_IGNORED
         elif block not in model.blocks.published and any(

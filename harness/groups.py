@@ -23,8 +23,9 @@ def default_groups(block_size: int) -> tuple[GroupSpec, ...]:
 
 def drawn_groups(rng: Random, block_size: int) -> tuple[GroupSpec, ...]:
     """Groups for one run: windows of less than a block, of whole blocks, and beside that."""
-    widths = (2, block_size, block_size + 1, 2 * block_size, 2 * block_size + 1, 3 * block_size)
-    one, other = (GroupSpec(n, window=max(2, rng.choice(widths))) for n in ("window", "other"))
+    size = block_size
+    widths = [1, 2, *(max(2, w) for w in (size, size + 1, 2 * size, 2 * size + 1, 3 * size))]
+    one, other = (GroupSpec(n, window=rng.choice(widths)) for n in ("window", "other"))
     return rng.choice(((FULL, one), (FULL, one), (one,), (FULL,), (one, FULL), (FULL, one, other)))
 
 

@@ -102,6 +102,11 @@ class Storage(MutableMapping[int, list[int]]):
             if self._from_elsewhere(slot, stamp)
         }
 
+    def overwritten(self, slot: int) -> bool:
+        """Whether a slot holds something else than what was written there last; not if FRESH."""
+        stamp = self._standing.get(slot)
+        return stamp is not None and self._stamps_at([slot]) != [stamp]
+
     def hand_out(self, blocks: Sequence[int], contents: Sequence[list[int]]) -> None:
         """Write whole blocks, which have new owners."""
         self._handed_out.update(blocks)
@@ -154,6 +159,10 @@ class StoredDevice(ShadowDevice):
     def holds(self, block: int, tags: Sequence[int]) -> bool:
         """Whether a block holds these tags, and no copy of them that came just now."""
         return super().holds(block, tags) and not self.sources(block)
+
+    def overwritten(self, table: Sequence[int], position: int) -> bool:
+        """Whether a slot that was written does not hold what was written there last."""
+        return self.memory.overwritten(*self._slots(table, position, position + 1))
 
     def write(self, table: Sequence[int], tags: Sequence[int], start: int, stop: int) -> None:
         """Write the tags of positions [start, stop) through a block table."""

@@ -66,7 +66,7 @@ class EvictionWatch:
     def __init__(self, declaration: Declaration, blocks: Blocks) -> None:
         self.order = declaration.order
         self.tie = declaration.tie
-        self.leaves = declaration.granularity is Granularity.LEAF
+        self.leaves = declaration.granularity is Granularity.LEAF and self.order is not Order.NONE
         self.blocks = blocks
         self.moments: deque[Moment] = deque(maxlen=KEPT)
         self._chain: dict[int, tuple[int | None, int | None]] = {}

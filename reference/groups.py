@@ -183,6 +183,17 @@ class GroupModel(CacheModel):
         further = (self.tables - 1) * self.declaration.lookahead
         return need > 0 and super().pressed_by(need + further, admission)
 
+    def surely_found(self, tag: int) -> bool:
+        """Whether all that leads to `tag` is sure in every group; else it may be out of reach."""
+        namespace, elements = self.book.path(tag)
+        key = CacheKey((), namespace.salt, namespace.adapter)
+        for number in range(self.tables):
+            tags = self.book.chain(self.book.root(key, namespace.epoch, number), elements)
+            reach = self.publications.must_hit(tags, len(tags), self.blocks.tenancy)
+            if reach < len(tags):
+                return False
+        return True
+
     def most_evicted(self, asked: int) -> int:
         """Blocks that evict(`asked`) may free at most; a leaf may have blocks in every group."""
         most = super().most_evicted(asked)
@@ -299,7 +310,7 @@ class GroupModel(CacheModel):
         for strand in strands_of(live):
             strand.published = live.published
             low = strand.reach(live.hit)
-            for stop in range(self.unit, live.hit + 1, self.unit):
+            for stop in range(self.unit, self.still_cached(strand, live.hit) + 1, self.unit):
                 entry = self.publications.entries.get(strand.tags[stop - 1])
                 if stop > low and entry is not None:
                     entry.known = self.now

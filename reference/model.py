@@ -46,6 +46,8 @@ class Live:
 
     low = 0
     """First position that can still be read: beyond 0 in a layer group with a window alone."""
+    first = 0
+    """Logical block in which it lies."""
 
     def __init__(self, key: CacheKey, tags: list[int]) -> None:
         self.key = key
@@ -66,6 +68,10 @@ class Live:
         """Logical index of a block that a truncation left partly covered."""
         self.forked: int | None = None
         """Length at which a fork gave it a copy of a partly covered block."""
+
+    def place_of(self, block: int) -> int | None:
+        """Logical block for which the request needs this block, if it does."""
+        return next((i for i in range(self.first, len(self.table)) if self.table[i] == block), None)
 
     @property
     def pending(self) -> bool:
@@ -115,6 +121,10 @@ class CacheModel:
     def admission_need(self, num_tokens: int) -> int:
         """Blocks that the admission of so many tokens may take at most."""
         return self.blocks_for(num_tokens)
+
+    def begin_need(self) -> int:
+        """Blocks that a look-up alone may take at most: copies, where a hit ends inside a block."""
+        return self.tables if self.caches and self.unit % self.block_size else 0
 
     def unheld(self) -> int:
         """Blocks that surely no live request holds."""
@@ -201,9 +211,14 @@ class CacheModel:
             if len(entry.sites) != 1 or tag in above_live or entry.known < publications.refused:
                 continue
             ((block, _),) = entry.sites
-            if publications.sure(entry, blocks.tenancy) and block not in blocks.users:
+            idle = block not in blocks.users
+            if idle and publications.sure(entry, blocks.tenancy) and self.surely_found(tag):
                 found.add(block)
         return len(found)
+
+    def surely_found(self, tag: int) -> bool:
+        """Whether no correct manager may have given up what is behind a sure entry."""
+        return True
 
     def surely_cached(self, block: int) -> bool:
         """Whether the block was certainly cached before it was found to be handed out again.
@@ -288,9 +303,15 @@ class CacheModel:
             ):
                 self.publications.doubt(live.tags, other.length, (block,))
 
+    def still_cached(self, live: Live, hit: int) -> int:
+        """Leading tokens of a hit that are cached for sure: what was copied may be gone since."""
+        inside = hit % self.block_size
+        copied = inside and self.blocks.since.get(live.table[hit // self.block_size]) == self.now
+        return hit - inside if copied else hit
+
     def confirm(self, live: Live) -> None:
         """The request's hit is resident, and an access."""
-        self.publications.confirm(live.tags, live.hit, self.now)
+        self.publications.confirm(live.tags, self.still_cached(live, live.hit), self.now)
         self._stamp(Stamp.HIT, live, live.hit)
 
     def reserve_stamp(self, live: Live) -> None:

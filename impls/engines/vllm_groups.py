@@ -7,8 +7,8 @@ one size, as vLLM makes them where pages of layers can be made equal.
 vLLM frees what a window has passed when the request asks for more, before it looks whether there
 is room (``refusal=may_drop_window``), and publishes it before: so it stays hittable until it is
 evicted. Events are left out, as the contract's name no group; so is the order of eviction, which
-is not judged over groups. A window of one token is not asked for: vLLM looks for the blocks that
-hold ``window - 1`` tokens before a hit, and counts no hit where that is none.
+is not judged over groups. With a window of one token vLLM counts no hit at all: it looks for blocks
+that hold ``window - 1`` tokens before a hit. Nor does it have to: such a window passes all.
 
 Importing this file does not import vLLM; building a manager does.
 """

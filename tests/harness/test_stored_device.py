@@ -21,9 +21,10 @@ from kvassay.harness.device import FRESH
 from kvassay.harness.evidence import Seen
 from kvassay.harness.generator import FOCUS
 from kvassay.harness.registry import Registration, find
-from kvassay.harness.session import without_inspection
+from kvassay.harness.scenario import Admit, Commit, Release, Scenario
+from kvassay.harness.session import replay, without_inspection
 from kvassay.harness.stored_device import LAST, StoredDevice
-from kvassay.harness.violation import Crash
+from kvassay.harness.violation import Crash, Violation
 from kvassay.impls.faulty import controls, storage
 
 
@@ -236,6 +237,42 @@ def test_the_control_is_acquitted_and_its_copies_count(focus: str) -> None:
     found = outcome(host, focus)
     assert not found.findings
     assert focus != "cow" or found.met[Seen.COPIED] > 10
+
+
+class Wiping(controls.Stored):
+    """Clears the block before one that is given back."""
+
+    def _give_back(self, block: int) -> None:
+        super()._give_back(block)
+        if block:
+            size = self.block_size
+            self._key_slots[(block - 1) * size : block * size] = [0] * size
+
+
+class WipingBoth(Wiping):
+    """The same in keys and values, which agree on it."""
+
+    def _give_back(self, block: int) -> None:
+        super()._give_back(block)
+        self._value_slots[:] = self._key_slots
+
+
+@pytest.mark.parametrize(
+    ("manager", "told"), [(Wiping, "different things"), (WipingBoth, "what nobody wrote into it")]
+)
+def test_what_is_wiped_out_is_no_lost_copy(manager: type[controls.Stored], told: str) -> None:
+    steps = (
+        *(step for name in "ab" for step in (Admit(name, CacheKey((1,))), Commit(name))),
+        Release("b"),
+    )
+    plain = without_inspection(controls.STORED)
+    registered = Registration("mine", CacheManager, manager, plain)
+    verdict = replay(registered, Scenario(2, 2, steps)).verdict
+    assert isinstance(verdict, Violation)
+    assert (verdict.invariant, verdict.index) == ("A2", 4)
+    assert told in str(verdict)
+    stock = replace(registered, factory=controls.Stored)
+    assert replay(stock, Scenario(2, 2, steps)).verdict is None
 
 
 def test_told_copies_are_not_done_once_more() -> None:

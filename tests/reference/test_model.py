@@ -365,3 +365,24 @@ def test_holds_back_what_a_truncation_or_pending_drafts_cut_off_before_its_publi
     assert one.publications.published(tags, 6) == 4
     assert one.held_back(tags, 4)
     assert not one.held_back(tags[:5], 4)
+
+
+def test_a_hit_that_is_copied_is_cached_no_longer_for_sure() -> None:
+    """Where the source was evicted with the copying of it, nobody else has what was hit."""
+    for copied in (False, True):
+        pool = model(3, 4, unit=1)
+        serve(pool, "a", [1, 2], [0])
+        live = Live(CacheKey((1, 2, 3)), pool.tags_of(CacheKey((1, 2, 3))))
+        live.hit, live.length = 1, 3
+        pool.now += 1
+        pool.press()
+        pool.take_table(live, *(([2], [2]) if copied else ([0], [])))
+        pool.confirm(live)
+        assert must_hit(pool, [1, 9]) == (0 if copied else 1)
+
+
+def test_a_look_up_alone_needs_a_block_where_hits_end_inside_one() -> None:
+    assert model(unit=1).begin_need() == 1
+    assert model(unit=3).begin_need() == 1
+    assert model().begin_need() == model(unit=4).begin_need() == 0
+    assert model(unit=1, capabilities=()).begin_need() == 0

@@ -14,9 +14,11 @@ from kvassay.harness.assay import Plan
 from kvassay.harness.contract import (
     AttentionBatch,
     AttentionResult,
+    CacheKey,
     CacheManager,
     Capability,
     Declaration,
+    OutOfBlocks,
     Tail,
 )
 from kvassay.harness.pairs.assay import PairAssay
@@ -141,6 +143,46 @@ def test_without_a_manager_it_answers_for_one_of_its_own(monkeypatch: Any) -> No
 
     monkeypatch.setattr(Attending, "__init__", refuses)
     assert not pair.offers(8)
+
+
+class Half(Attending):
+    """Computes in bfloat16 and refuses the rest."""
+
+    def attend(self, requests: Sequence[str], batch: AttentionBatch) -> AttentionResult:
+        if batch.query.dtype is not torch.bfloat16:
+            raise ValueError("query: expected bfloat16")
+        return super().attend(requests, batch)
+
+
+class AtMostOne(Half):
+    def admit(self, request: str, key: CacheKey) -> int:
+        if self._live:
+            raise OutOfBlocks("one request at a time")
+        return super().admit(request, key)
+
+    def fork(self, parent: str, children: Sequence[str]) -> None:
+        raise OutOfBlocks("one request at a time")
+
+
+class Reserving(Half):
+    def _room_for_admission(self, hits: Sequence[int]) -> int:
+        return super()._room_for_admission(hits) - 4
+
+
+@pytest.mark.parametrize(
+    ("manager", "declared"),
+    [(Half, {}), (AtMostOne, {"max_requests": 1}), (Reserving, {"watermark": 4})],
+)
+def test_a_declared_limit_does_not_hide_what_is_refused(
+    manager: type[Attending], declared: dict[str, Any]
+) -> None:
+    pair = paired(manager, replace(ATTENDS, **declared))
+    assert pair.eyes is not None
+    assert pair.eyes.form.dtype == "bfloat16"
+    assert not pair.driver.calls["crashed"]
+    seen = outcome(pair, 6)
+    assert seen.finding is None
+    assert seen.attended
 
 
 def test_a_deviation_of_its_attention_is_stale_where_nothing_is_found(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kvassay.harness.record import VerdictEntry, read_all
+from kvassay.harness.verdict import Status
 from kvassay.suites.benchmarks import pages
 from kvassay.suites.benchmarks.stored import CHARTS, Made, stale, write
 
@@ -126,3 +128,24 @@ def test_charts_that_are_as_drawn_stay(tmp_path: Path) -> None:
     path.write_bytes(b"")
     write(made, tmp_path)
     assert path.stat().st_size > 1000
+
+
+def test_what_fails_leads_to_its_findings_and_to_no_other(tmp_path: Path) -> None:
+    for name, by in (
+        ("e-room", '`pytest suites/engines --impl e`, S3 "no room"'),
+        ("e-name", '`pytest suites/engines --impl e`, S3 "in use"'),
+        ("f-room", '`pytest suites/engines --impl f`, S3 "no room"'),
+    ):
+        (tmp_path / f"{name}.md").write_text(f"- found by: {by}\n")
+    (record,) = read_all([RESULTS / "verdicts"])[:1]
+
+    def failing(name: str, reason: str) -> str:
+        subject = record.subject.model_copy(update={"name": name})
+        entry = VerdictEntry(invariant="S3", status=Status.FAIL, reason=reason)
+        failed = record.model_copy(update={"subject": subject, "verdicts": [entry]})
+        return "".join(pages._failing([failed], tmp_path))
+
+    one, both, none = failing("e", "no room: 1"), failing("e", "other: 1"), failing("g", "no room")
+    assert [name in one for name in ("e-room.md", "e-name.md", "f-room.md")] == [True, False, False]
+    assert [name in both for name in ("e-room.md", "e-name.md", "f-room.md")] == [True, True, False]
+    assert none == "- **g** S3: no room\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kvassay.harness.pairs import pairing
 from kvassay.harness.record import read, read_all
 from kvassay.harness.registry import entry_points, find
 from kvassay.harness.report.building import page
@@ -17,8 +18,8 @@ from kvassay.harness.trial.workers import catalogue
 
 RESULTS = Path(__file__).parents[1] / "results"
 FOLDERS = stored(RESULTS)
-OWN = {"kvassay"}
-"""The harness itself, on trial."""
+OWN = {"kvassay", pairing.OWN}
+"""The harness itself, on trial, and a manager's own attention, in a pair."""
 FAULTY = "kvassay.impls.faulty"
 CONTROLS = ("hashed", "controls", "index_controls", "kernel_controls")
 """Modules whose implementations are right, and have no entry point."""

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from kvassay.harness.record import BadRecord, read_all
+from kvassay.harness.record import BadRecord, Record, read_all
 from kvassay.harness.report import style
+from kvassay.harness.verdict import Status
 from kvassay.harness.verdict_table import as_markdown, merged
 from kvassay.suites.benchmarks.stored import (
     CHARTS,
@@ -62,7 +63,45 @@ def _by(module: str) -> Maker:
 
 def _verdicts(results: Path) -> Made:
     found = read_all([results / "verdicts"])
-    return Made("verdicts", as_markdown(merged(found), found))
+    failing = "".join(_failing(found, results / "findings"))
+    return Made("verdicts", as_markdown(merged(found), found) + (failing and FAILING + failing))
+
+
+FAILING = """
+## What fails
+
+By implementation, what was met first in each circumstance, and the findings that it led to.
+
+"""
+FOUND_BY = re.compile(r"^- found by: .*--impl ([\w-]+)`(.*)$", re.MULTILINE)
+
+
+def _failing(records: Sequence[Record], findings: Path) -> Iterator[str]:
+    """A line for every verdict that fails, with the findings that name it.
+
+    Of those that name implementation and id, the ones that name the circumstance too, if any do.
+    """
+    pages = {}
+    for path in sorted(findings.glob("*-*.md")):
+        by = FOUND_BY.search(path.read_text("utf-8"))
+        if by is not None:
+            pages[path.name] = by[1], by[2]
+    told = {
+        (record.subject.name, entry.invariant, entry.reason)
+        for record in records
+        for entry in record.verdicts
+        if entry.status in (Status.FAIL, Status.ERROR)
+    }
+    for name, invariant, reason in sorted(told):
+        named = {
+            page: ids
+            for page, (of, ids) in pages.items()
+            if of == name and re.search(rf"\b{invariant}\b", ids)
+        }
+        circumstance = f'"{reason.partition(":")[0]}"'
+        exact = [page for page, ids in named.items() if circumstance in ids]
+        links = ", ".join(f"[`{page}`](findings/{page})" for page in exact or named)
+        yield f"- **{name}** {invariant}: {reason}" + (f" ({links})" if links else "") + "\n"
 
 
 def _metrics(results: Path) -> Made:

@@ -48,7 +48,8 @@ ENDS = {"eos": "stop", "limit": "length"}
 @implementation(
     "llama-cpp-engine",
     kind=Engine,
-    declaration=Declaration(capabilities=frozenset({Capability.PREFIX_CACHE})),
+    # Cells are found again one by one.
+    declaration=Declaration(capabilities=frozenset({Capability.PREFIX_CACHE}), unit=1),
     package="gguf",
     install=INSTALL,
     program=PROGRAM,

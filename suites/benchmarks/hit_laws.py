@@ -184,12 +184,18 @@ def chart(records: Sequence[Record]) -> Any:
             where="post",
             color=style.colour(place),
             linestyle=style.LINES[place % len(style.LINES)],
-            label=", ".join(sorted(set(names))),
+            label=_called(sorted(set(names))),
         )
     axes.set_xlabel("tokens of the prompt")
     axes.set_ylabel("tokens hit the second time")
     style.legend(axes, "upper left")
     return figure
+
+
+def _called(names: Sequence[str]) -> str:
+    """Two of them; the table has the rest."""
+    shown, rest = names[:2], len(names[2:])
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
 # ------------------------------------------------------------------------------------ command line

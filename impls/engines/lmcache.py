@@ -50,6 +50,7 @@ from kvassay.harness.contract import (
     Tie,
 )
 from kvassay.harness.registry import implementation
+from kvassay.impls.engines.in_pieces import InPieces
 from kvassay.impls.engines.quiet import quietly
 from kvassay.impls.engines.versions import Call, importing, require
 
@@ -170,7 +171,7 @@ def _let_go(live: Mapping[str, _Live], backend: Any, allocator: Any) -> None:
 @implementation(
     "lmcache", kind=CacheManager, declaration=DECLARATION, package=PACKAGE, install=INSTALL
 )
-class LMCacheManager:
+class LMCacheManager(InPieces):
     """Requests, and the calls that LMCache's engine would make for them."""
 
     policy = "LRU"
@@ -217,20 +218,6 @@ class LMCacheManager:
         hit = found * self.block_size
         stored = [self.backend.hot_cache[name] for name in keys[:found]]
         self._live[request] = _Live(tokens, tags, keys[:found], stored, hit, hit)
-        return hit
-
-    def reserve(self, request: str, num_tokens: int) -> int:
-        live = self._live[request]
-        self._store(live, live.length + num_tokens)
-        return live.length
-
-    def admit(self, request: str, key: CacheKey) -> int:
-        hit = self.begin(request, key)
-        try:
-            self.reserve(request, len(key.tokens) - hit)
-        except OutOfBlocks:
-            self.release(request)
-            raise
         return hit
 
     def append(self, request: str, tokens: Sequence[int]) -> None:

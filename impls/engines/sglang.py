@@ -64,6 +64,7 @@ from kvassay.impls.engines.sglang_parts import (
     salt,
     scheduling,
 )
+from kvassay.impls.engines.token_names import TokenNames
 from kvassay.impls.engines.versions import at_least
 
 MAX_REQUESTS = 256
@@ -132,8 +133,7 @@ class SglangManager:
         self._name_adapter = naming_adapters(parameters)
         self.tree: Any = new_tree(tree, parameters)
         self._requests: dict[str, Any] = {}
-        self._renamed: dict[int, int] = {}
-        self._largest = largest_token()
+        self._names = TokenNames(largest_token())
 
     def admit(self, request: str, key: CacheKey) -> int:
         req, length = self._request(request, key), len(key.tokens)
@@ -150,7 +150,7 @@ class SglangManager:
     def append(self, request: str, tokens: Sequence[int]) -> None:
         req = self._requests[request]
         self._extend(req, req.kv.kv_allocated_len, req.kv.kv_allocated_len + len(tokens))
-        req.output_ids.extend(self._ids(tokens))
+        req.output_ids.extend(self._names.ids(tokens))
 
     def block_table(self, request: str) -> Sequence[int]:
         kv, size = self._requests[request].kv, self.block_size
@@ -187,7 +187,7 @@ class SglangManager:
 
     def peek(self, key: CacheKey) -> int:
         """Only for the unified trees, which have a match that changes nothing (since 0.5.20)."""
-        known = replace(key, tokens=self._ids(key.tokens))
+        known = replace(key, tokens=self._names.ids(key.tokens))
         wanted = radix_key(known, limit=len(key.tokens) - 1)
         hit: int = self.tree.tree_core.match_full_device_prefix(wanted)[0]
         return hit
@@ -195,25 +195,17 @@ class SglangManager:
     def take_events(self) -> list[CacheEvent]:
         return [self._translate(event) for event in self.tree.take_events()]
 
-    def _ids(self, tokens: Sequence[int]) -> Sequence[int]:
-        """The tokens, those that no vocabulary has under names that this release can hash."""
-        most, names = self._largest, self._renamed
-        if not tokens or max(tokens) <= most:
-            return tokens
-        return [t if t <= most else names.setdefault(t, most + 1 + len(names)) for t in tokens]
-
     def _translate(self, event: Any) -> CacheEvent:
         known = engine().events
         if isinstance(event, known.BlockRemoved):
             return CacheEvent(EventKind.REMOVED, tuple(event.block_hashes))
         if isinstance(event, known.AllBlocksCleared):
             return CacheEvent(EventKind.CLEARED)
-        names = {name: token for token, name in self._renamed.items()}
         return CacheEvent(
             EventKind.STORED,
             tuple(event.block_hashes),
             parent=event.parent_block_hash,
-            tokens=tuple(names.get(token, token) for token in event.token_ids),
+            tokens=self._names.tokens(event.token_ids),
             salt=salt(event),
             adapter=getattr(event, "lora_name", None),
         )
@@ -222,7 +214,7 @@ class SglangManager:
         req = scheduling().Req(
             request,
             "",
-            array("q", self._ids(key.tokens)),
+            array("q", self._names.ids(key.tokens)),
             engine().sampling,
             # Becomes the extra key of the tree, as the adapter's id does in SGLang.
             lora_id=key.adapter,

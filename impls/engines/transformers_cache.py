@@ -46,7 +46,9 @@ from kvassay.harness.contract import (
     Refusal,
 )
 from kvassay.harness.registry import implementation
+from kvassay.impls.engines.in_pieces import InPieces
 from kvassay.impls.engines.quiet import quietly
+from kvassay.impls.engines.token_names import TokenNames
 from kvassay.impls.engines.transformers_attention import INSTALL, PACKAGE
 
 DECLARATION = Declaration(
@@ -83,8 +85,8 @@ NAME = "full_attention"
 _LAYERS = 2
 _HEAD_DIM = 32
 """Keys and values of a token in 16 bits: 128 bytes a layer, to which the engine aligns sectors."""
-_LARGE = 1 << 30
-"""From here on, token ids are renamed: the engine hashes them as signed 32-bit numbers."""
+_LARGEST = (1 << 30) - 1
+"""Token ids beyond are renamed: the engine hashes them as signed 32-bit numbers."""
 
 
 @lru_cache(maxsize=1)
@@ -134,7 +136,7 @@ class _Live:
     package=PACKAGE,
     install=INSTALL,
 )
-class TransformersManager:
+class TransformersManager(InPieces):
     """Requests and the calls that the scheduler would make for them."""
 
     shares = True
@@ -161,7 +163,7 @@ class TransformersManager:
         self.allocator: Any = self.engine.cache_allocators[NAME]
         self._live: dict[str, _Live] = {}
         self._copies: list[tuple[int, int]] = []
-        self._renamed: dict[int, int] = {}
+        self._names = TokenNames(_LARGEST)
 
     # ------------------------------------------------------------------------------- operations
 
@@ -170,20 +172,6 @@ class TransformersManager:
         hit: int = self.engine.search_prefix_match(request, state.initial_tokens)
         state.position_offset = hit
         self._live[request] = _Live(state, hit)
-        return hit
-
-    def reserve(self, request: str, num_tokens: int) -> int:
-        live = self._live[request]
-        self._store(live, live.length + num_tokens)
-        return live.length
-
-    def admit(self, request: str, key: CacheKey) -> int:
-        hit = self.begin(request, key)
-        try:
-            self.reserve(request, len(key.tokens) - hit)
-        except OutOfBlocks:
-            self.release(request)
-            raise
         return hit
 
     def append(self, request: str, tokens: Sequence[int]) -> None:
@@ -266,14 +254,7 @@ class TransformersManager:
         return {block: shared.get(block, 1) for block in held}
 
     def _ids(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens, those that no vocabulary has under names that the engine can hash."""
-        if max(tokens) < _LARGE:
-            return list(tokens)
-        names = self._renamed
-        return [
-            token if token < _LARGE else names.setdefault(token, _LARGE + len(names))
-            for token in tokens
-        ]
+        return list(self._names.ids(tokens))
 
     # --------------------------------------------------------------------------------- storage
 
